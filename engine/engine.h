@@ -1,0 +1,154 @@
+/// Tidelock: an embeddable key-value engine, one shard a core, replicated primary to replica.
+///
+///   tidelock::Options options;
+///   auto engine = tidelock::Engine::open(options);
+///   if (!engine) return fail(engine.error().message());
+///   auto receipt = (*engine)->put("key", "value");
+///
+/// Thread:   any. On a fiber of one of this engine's reactors a call suspends the fiber; on any other thread it
+///           blocks that thread. Either way it ends by its deadline.
+/// Errors:   no exception leaves an Engine; see errc.h of engine/, replication/ and reactor/
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tidelock/base/ids.h>
+#include <tidelock/base/result.h>
+#include <tidelock/base/time.h>
+#include <tidelock/engine/errc.h>
+#include <tidelock/engine/options.h>
+#include <tidelock/engine/stats.h>
+#include <tidelock/replication/primary.h>
+
+namespace tidelock {
+
+class Reactor;
+
+/// Where a write stands. A replica that has applied `lsn` of the same epoch's history shows it.
+struct Receipt {
+  ShardId shard{};
+  Epoch epoch{};
+  Lsn lsn{};
+  friend bool operator==(const Receipt&, const Receipt&) = default;
+};
+
+struct WriteOptions {
+  AckLevel ack = AckLevel::applied;
+  Duration timeout = seconds(5);
+};
+
+struct ReadOptions {
+  /// At a replica: wait until this LSN of the key's shard is visible (a receipt's). 0: whatever is there.
+  Lsn min_lsn{};
+  /// The receipt's epoch; checked only with min_lsn. {}: not checked.
+  Epoch epoch{};
+  Duration timeout = seconds(5);
+};
+
+/// Puts and erases that leave together: those of one shard have consecutive LSNs, become visible in one turn
+/// and travel in one batch if they fit one. Across shards there is no atomicity.
+class WriteBatch {
+ public:
+  void put(std::string_view key, std::string_view value) { operations_.push_back({true, std::string(key), std::string(value)}); }
+  void erase(std::string_view key) { operations_.push_back({false, std::string(key), {}}); }
+  void clear() { operations_.clear(); }
+  [[nodiscard]] std::size_t size() const { return operations_.size(); }
+
+ private:
+  friend class Engine;
+  struct Operation {
+    bool is_put;
+    std::string key;
+    std::string value;
+  };
+  std::vector<Operation> operations_;
+};
+
+/// A position in a scan: a hash position, valid across splits. Starts at 0; `done` after the last page.
+struct ScanCursor {
+  std::uint64_t position = 0;
+  bool done = false;
+};
+
+/// Order-independent over a shard's keys, values and LSNs: equal on two nodes if and only if (up to hash
+/// collisions) they hold the same.
+struct Digest {
+  std::uint64_t low = 0, high = 0;
+  std::uint64_t keys = 0;
+  friend bool operator==(const Digest&, const Digest&) = default;
+};
+
+class Engine {
+ public:
+  /// Starts the reactors, listens or connects. A replica returns once every shard follows its primary.
+  /// Blocks at most Options::connect_timeout. Not from a fiber.
+  static Result<std::unique_ptr<Engine>> open(const Options& options);
+  /// close() with ten seconds, if it was not called.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+  /// Refuses new calls, says goodbye to the peers, ends the reactors. Idempotent. Not from a fiber.
+  Status close(Duration timeout);
+
+  /// Returns once the write has reached `options.ack`.
+  /// Errors:   read_only, key_size, value_too_large, out_of_memory, no_replica, log_full: nothing was written;
+  ///           outcome_unknown: written here, not acknowledged by the deadline; closed
+  Result<Receipt> put(std::string_view key, std::string_view value, const WriteOptions& options);
+  Result<Receipt> put(std::string_view key, std::string_view value);
+  /// Erasing an absent key is a write like any other.
+  Result<Receipt> erase(std::string_view key, const WriteOptions& options);
+  Result<Receipt> erase(std::string_view key);
+  /// One receipt a shard that was written: its last LSN.
+  Result<std::vector<Receipt>> write(const WriteBatch& batch, const WriteOptions& options);
+  /// Waits for an earlier write (made with AckLevel::local) to reach a level.
+  Status wait(const Receipt& receipt, AckLevel level, Duration timeout);
+
+  /// Copies the value into `value` (its capacity is reused) and returns the LSN of the write that made it.
+  /// Errors:   not_found; deadline_exceeded before min_lsn was visible; history_lost
+  Result<Lsn> get(std::string_view key, std::string& value, const ReadOptions& options);
+  Result<Lsn> get(std::string_view key, std::string& value);
+
+  /// Visits about `keys_max` records of a shard from `cursor` on, and moves it. A key that is present
+  /// throughout a scan is visited at least once, whatever is written meanwhile. The visitor runs on the shard's
+  /// loop: it must not suspend, and its arguments are gone when it returns.
+  using Visitor = std::function<void(std::string_view key, std::string_view value, Lsn lsn)>;
+  Status scan(ShardId shard, ScanCursor& cursor, std::size_t keys_max, const Visitor& visitor, Duration timeout);
+  /// Of what the shard holds at one LSN, which is returned too (writes wait meanwhile if need be).
+  Result<std::pair<Digest, Lsn>> digest(ShardId shard, Duration timeout);
+
+  // ---- the same without waiting, for host threads -------------------------------------------------------
+  /// Called on the shard's core once the write has its level or failed; must not block.
+  using PutCallback = void (*)(void* context, const Result<Receipt>& result);
+  /// Copies key and value before it returns. Any thread that is no reactor. A thread's puts to one shard keep
+  /// their order.
+  /// Errors:   busy: all host_slots are in use, nothing was done; as put otherwise through the callback
+  Status put_async(std::string_view key, std::string_view value, const WriteOptions& options,
+                   PutCallback callback, void* context);
+
+  // ---- for code that wants to run on the cores ------------------------------------------------------------
+  [[nodiscard]] std::uint32_t shards() const;
+  [[nodiscard]] ShardId shard_of(std::string_view key) const;
+  /// Runs `body` in a fiber on the shard's core. What it refers to must live until it has run. Any thread.
+  Status spawn_on(ShardId shard, std::function<void()> body);
+  [[nodiscard]] Reactor& reactor(ShardId shard);
+
+  /// The LSN that readers of this node see: appended on a primary, applied on a replica. Any thread.
+  [[nodiscard]] Lsn visible_lsn(ShardId shard) const;
+  [[nodiscard]] EngineStats stats() const;
+  [[nodiscard]] const Options& options() const;
+  /// Connected links over all shards: replicas of a primary, followed shards of a replica.
+  [[nodiscard]] std::uint32_t links() const;
+
+ private:
+  struct Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tidelock

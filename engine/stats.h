@@ -1,0 +1,37 @@
+/// What an engine counts. Reading costs no round trip through a reactor.
+/// Thread:   any
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <tidelock/base/ids.h>
+
+namespace tidelock {
+
+struct ShardStats {
+  ShardId shard{};
+  std::uint64_t keys = 0;
+  std::uint64_t memory_bytes = 0;         ///< taken by the table: segments, slabs, extents
+  std::uint64_t puts = 0, gets = 0, erases = 0;
+  std::uint64_t last_lsn = 0;             ///< primary: appended; replica: applied
+  std::uint64_t received_lsn = 0, applied_lsn = 0;  ///< primary: the furthest replica's; replica: its own
+  std::uint64_t replicas = 0;             ///< primary: connected links; replica: 1 while it follows
+  std::uint64_t links_lost = 0;
+  std::uint64_t batches = 0, batch_bytes = 0;
+  std::uint64_t outcome_unknown = 0;
+  std::uint64_t peer_wakeups = 0;
+  std::uint64_t turns = 0, busy_turns = 0, parks = 0, lost_wakeups = 0, stalls = 0;
+  std::uint64_t fiber_switches = 0, fibers_live = 0, stack_bytes_peak = 0;
+};
+
+struct EngineStats {
+  std::vector<ShardStats> shards;
+  /// One line for each thing that the kernel lacks and what is done instead.
+  std::vector<std::string> notices;
+  /// What went wrong lately: lost and refused links, at most 64 lines, oldest first.
+  std::vector<std::string> events;
+};
+
+}  // namespace tidelock

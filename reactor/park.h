@@ -1,0 +1,2 @@
+/// placeholder: written with the park protocol
+#pragma once

@@ -1,0 +1,90 @@
+/// The replica's end of a shard's replication: checks, applies, then acknowledges. What it has acknowledged as
+/// applied is visible to every reader on this core from then on.
+/// Thread:   owner core
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include <tidelock/base/ids.h>
+#include <tidelock/base/result.h>
+#include <tidelock/base/time.h>
+#include <tidelock/reactor/fiber.h>
+#include <tidelock/reactor/poll_source.h>
+#include <tidelock/reactor/reactor.h>
+#include <tidelock/replication/link.h>
+
+namespace tidelock {
+
+/// Where entries go: the shard's table. Called once a batch piece, never once an operation.
+class Applier {
+ public:
+  virtual ~Applier() = default;
+  /// Entries are checked and in LSN order. Fragments arrive in order of their offset; the last one makes the
+  /// put visible. Suspends: never
+  virtual Status apply(std::span<const EntryView> entries) = 0;
+  /// The stream broke: forget any half-assembled put.
+  virtual void abandon_fragments() = 0;
+};
+
+/// In which order a replica applies and acknowledges. Production has one; tests plant the other to prove that
+/// the verifier sees it.
+class ApplyPolicy {
+ public:
+  virtual ~ApplyPolicy() = default;
+  /// How many further turns a received batch waits before it is applied although it was already acknowledged
+  /// as applied. 0: apply, then acknowledge.
+  [[nodiscard]] virtual std::uint32_t turns_acknowledged_early() const = 0;
+};
+
+struct ReplicaOptions {
+  ShardId shard{};
+  HistoryId history{};
+  Epoch epoch{};                           ///< entries below it are refused
+  Duration heartbeat = milliseconds(100);
+  Duration link_timeout = seconds(3);
+  const ApplyPolicy* policy = nullptr;     ///< null: apply, then acknowledge
+};
+
+struct ReplicaStats {
+  std::atomic<std::uint64_t> entries{0}, batches{0};
+  std::atomic<std::uint64_t> received_lsn{0}, applied_lsn{0}, commit_lsn{0};
+  std::atomic<std::uint64_t> link_up{0};
+  std::atomic<std::uint64_t> links_lost{0};
+};
+
+class Replica final : public PollSource {
+ public:
+  static Result<std::unique_ptr<Replica>> create(Reactor& reactor, Applier& applier,
+                                                 const ReplicaOptions& options);
+  ~Replica() override;
+
+  /// Follows a new link, from applied_lsn() on. The previous one, if any, is closed.
+  Status attach(std::unique_ptr<Link> link, HistoryId history, Epoch epoch);
+  [[nodiscard]] bool connected() const;
+  void on_link_lost(std::function<void(const std::string& reason)> handler);
+
+  [[nodiscard]] Lsn applied_lsn() const;
+  [[nodiscard]] Epoch epoch() const;
+  /// Suspends until `lsn` is applied. Suspends: yes (fiber)
+  /// Errors:   deadline_exceeded, cancelled
+  Status wait_applied(Lsn lsn, Instant deadline);
+  [[nodiscard]] const ReplicaStats& stats() const;
+  void close(const std::string& reason);
+
+  std::uint32_t poll(std::uint32_t budget) override;
+  void flush() override;
+  void arm() override;
+  void disarm() override;
+  [[nodiscard]] bool has_work() const override;
+
+ private:
+  struct State;
+  explicit Replica(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tidelock

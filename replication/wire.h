@@ -1,0 +1,168 @@
+/// The wire format, to the byte. README.md holds the tables; this file holds the code for them.
+/// All integers little-endian. Every decoder takes hostile bytes.
+/// Thread:   any
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include <tidelock/base/bytes.h>
+#include <tidelock/base/ids.h>
+#include <tidelock/base/result.h>
+#include <tidelock/replication/errc.h>
+
+namespace tidelock {
+
+inline constexpr std::uint16_t kWireVersionMin = 1;
+inline constexpr std::uint16_t kWireVersionMax = 1;
+
+/// Limits of wire version 1.
+inline constexpr std::uint32_t kKeyBytesMax = 64 * 1024;         ///< keys have 1 to 65,536 bytes
+inline constexpr std::uint32_t kValueBytesMax = 64 * 1024 * 1024;
+inline constexpr std::uint32_t kEntryBytesMax = 32 * 1024;       ///< larger entries travel as fragments
+inline constexpr std::uint32_t kEntryAlignment = 8;
+
+/// CRC32C (Castagnoli, as in iSCSI, RFC 3720), through isa-l. `seed` chains calls.
+[[nodiscard]] std::uint32_t crc32c(std::uint32_t seed, Bytes bytes);
+
+// ---- frame: what one batch starts with in a ring --------------------------------------------------------
+
+struct FrameHeader {
+  HistoryId history{};
+  Epoch epoch{};
+  Generation generation{};
+  ShardId shard{};
+  std::uint64_t sequence = 0;       ///< 1, 2, 3, ... within one generation
+  std::uint32_t payload_bytes = 0;  ///< a multiple of kEntryAlignment
+  std::uint32_t entries = 0;
+  Lsn first_lsn{};                  ///< of the first entry (fragments of one entry share an LSN)
+  Lsn last_lsn{};
+  Lsn commit_lsn{};
+};
+inline constexpr std::uint32_t kFrameHeaderBytes = 80;
+
+/// What the receiver knows and the frame must agree with.
+struct FrameContext {
+  HistoryId history{};
+  Generation generation{};
+  ShardId shard{};
+};
+
+void encode_frame_header(const FrameHeader& header, std::span<std::byte, kFrameHeaderBytes> into);
+/// Checks magic, version, CRC and context. `from` must be the receiver's own copy.
+/// Errors:   bad_magic, bad_version, bad_crc, wrong_context, bad_length
+Result<FrameHeader> decode_frame_header(std::span<const std::byte, kFrameHeaderBytes> from,
+                                        const FrameContext& context);
+
+// ---- entry: one write -----------------------------------------------------------------------------------
+
+enum class EntryKind : std::uint8_t {
+  put = 1,
+  erase = 2,
+  noop = 3,      ///< no key, no value; the first entry of an epoch
+  fragment = 4,  ///< a piece of a put that is larger than kEntryBytesMax
+};
+
+/// A decoded entry. For a fragment, `key` is empty and `value` is the piece of (key followed by value) that
+/// starts at `offset`; key_bytes and value_bytes are the whole put's. Visible only when whole.
+struct EntryView {
+  EntryKind kind = EntryKind::noop;
+  Lsn lsn{};
+  Epoch epoch{};
+  Bytes key;
+  Bytes value;
+  std::uint32_t key_bytes = 0;
+  std::uint32_t value_bytes = 0;
+  std::uint64_t offset = 0;
+  [[nodiscard]] bool last_fragment() const {
+    return offset + value.size() == std::uint64_t{key_bytes} + value_bytes;
+  }
+};
+
+inline constexpr std::uint32_t kEntryHeaderBytes = 32;
+inline constexpr std::uint32_t kFragmentHeaderBytes = 40;
+
+/// Encoded size, padding included.
+[[nodiscard]] std::uint32_t entry_bytes(EntryKind kind, std::size_t key_bytes, std::size_t value_bytes);
+/// `into` has entry_bytes() bytes. Key and value are within the limits. Padding is zeroed.
+void encode_entry(const EntryView& entry, MutableBytes into);
+
+/// Reads entries from a payload one by one, checking each.
+/// Lifetime: the views point into the payload
+class EntryReader {
+ public:
+  explicit EntryReader(Bytes payload) : rest_(payload) {}
+  [[nodiscard]] bool at_end() const { return rest_.empty(); }
+  /// Errors:   bad_length, bad_kind, bad_crc, too_large
+  Result<EntryView> next();
+
+ private:
+  Bytes rest_;
+};
+
+// ---- control: acks, credits, commit LSN, heartbeat ------------------------------------------------------
+
+/// All counters are cumulative: a newer frame supersedes every older one.
+struct ControlFrame {
+  HistoryId history{};
+  Epoch epoch{};
+  Generation generation{};
+  ShardId shard{};
+  bool closing = false;         ///< the sender is about to go, in good order
+  std::uint64_t sequence = 0;   ///< set by the link
+  Lsn received_lsn{};           ///< replica: checked by its software
+  Lsn applied_lsn{};            ///< replica: visible to its readers
+  Lsn commit_lsn{};             ///< primary
+};
+inline constexpr std::uint32_t kControlFrameBytes = 64;
+
+void encode_control(const ControlFrame& frame, std::span<std::byte, kControlFrameBytes> into);
+Result<ControlFrame> decode_control(std::span<const std::byte, kControlFrameBytes> from,
+                                    const FrameContext& context);
+
+// ---- hello: what both sides say before a link carries anything -------------------------------------------
+
+enum class NodeRole : std::uint8_t { primary = 1, replica = 2 };
+
+struct Hello {
+  std::uint16_t version_min = kWireVersionMin;
+  std::uint16_t version_max = kWireVersionMax;
+  NodeRole role = NodeRole::replica;
+  std::uint32_t node = 0;
+  ShardId shard{};
+  std::uint16_t shard_count = 0;
+  HistoryId history{};           ///< 0: none yet, takes the primary's
+  std::uint64_t routing_seed = 0;
+  Epoch epoch{};
+  Generation generation{};
+  Lsn last_lsn{};                ///< replica: its last applied; primary: its last appended
+  Lsn first_lsn{};               ///< primary: the oldest that its log still holds
+  std::uint64_t ring_bytes = 0;
+  std::uint32_t key_bytes_max = kKeyBytesMax;
+  std::uint32_t value_bytes_max = kValueBytesMax;
+};
+inline constexpr std::uint32_t kHelloBytes = 128;
+
+enum class RefusalReason : std::uint16_t {
+  none = 0, version = 1, role = 2, shard_count = 3, history = 4, epoch = 5, behind_log = 6, limits = 7,
+  busy = 8, malformed = 9,
+};
+
+/// Instead of a hello: why not, with both sides' values.
+struct Refusal {
+  RefusalReason reason = RefusalReason::none;
+  std::uint64_t ours = 0;    ///< the refuser's value (a range as min << 16 | max)
+  std::uint64_t theirs = 0;
+};
+inline constexpr std::uint32_t kRefusalBytes = 32;
+
+void encode_hello(const Hello& hello, std::span<std::byte, kHelloBytes> into);
+/// Errors:   bad_magic, bad_crc, bad_version (names both ranges), malformed
+Result<Hello> decode_hello(Bytes from);
+void encode_refusal(const Refusal& refusal, std::span<std::byte, kRefusalBytes> into);
+Result<Refusal> decode_refusal(Bytes from);
+/// One line that names both values and the remedy.
+std::string describe(const Refusal& refusal);
+
+}  // namespace tidelock

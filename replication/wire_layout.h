@@ -1,0 +1,69 @@
+/// Where each field stands, shared by the encoders, the decoders and the log. README.md has the tables.
+/// Thread:   any
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <tidelock/base/bytes.h>
+#include <tidelock/base/ids.h>
+#include <tidelock/replication/wire.h>
+
+namespace tidelock::layout {
+
+// Read as text in a dump: "TLFR", "TLCT", "TLHI", "TLNO".
+inline constexpr std::uint32_t kFrameMagic = 0x52464c54;
+inline constexpr std::uint32_t kControlMagic = 0x54434c54;
+inline constexpr std::uint32_t kHelloMagic = 0x49484c54;
+inline constexpr std::uint32_t kRefusalMagic = 0x4f4e4c54;
+
+namespace frame {
+inline constexpr std::size_t kMagic = 0, kVersion = 4, kShard = 6, kPayloadBytes = 8, kEntries = 12,
+                             kHistory = 16, kEpoch = 24, kGeneration = 32, kReserved1 = 36, kSequence = 40,
+                             kFirstLsn = 48, kLastLsn = 56, kCommitLsn = 64, kReserved2 = 72, kCrc = 76;
+static_assert(kCrc + 4 == kFrameHeaderBytes);
+}  // namespace frame
+
+namespace control {
+inline constexpr std::size_t kMagic = 0, kVersion = 4, kFlags = 5, kShard = 6, kHistory = 8, kEpoch = 16,
+                             kSequence = 24, kReceivedLsn = 32, kAppliedLsn = 40, kCommitLsn = 48,
+                             kGeneration = 56, kCrc = 60;
+inline constexpr std::uint8_t kClosingFlag = 1;
+static_assert(kCrc + 4 == kControlFrameBytes);
+}  // namespace control
+
+namespace entry {
+inline constexpr std::size_t kCrc = 0, kKind = 4, kReserved1 = 5, kReserved2 = 6, kKeyBytes = 8,
+                             kValueBytes = 12, kLsn = 16, kEpoch = 24;
+static_assert(kEpoch + 8 == kEntryHeaderBytes);
+inline constexpr std::size_t kOffset = 32, kPieceBytes = 36;  // of fragments
+static_assert(kPieceBytes + 4 == kFragmentHeaderBytes);
+/// The log's own mark for "the rest of this lap is unused"; never sent. Eight bytes are enough for it, and
+/// because entries are padded to eight there is always room.
+inline constexpr std::uint8_t kSkipKind = 0;
+}  // namespace entry
+
+namespace hello {
+inline constexpr std::size_t kMagic = 0, kVersionMin = 4, kVersionMax = 6, kLength = 8, kRole = 12,
+                             kReserved1 = 13, kNode = 16, kShard = 20, kShardCount = 22, kHistory = 24,
+                             kRoutingSeed = 32, kEpoch = 40, kGeneration = 48, kReserved2 = 52, kLastLsn = 56,
+                             kFirstLsn = 64, kRingBytes = 72, kKeyLimit = 80, kValueLimit = 84,
+                             kReserved3 = 88, kCrc = 124;
+static_assert(kCrc + 4 == kHelloBytes);
+}  // namespace hello
+
+namespace refusal {
+inline constexpr std::size_t kMagic = 0, kReason = 4, kLength = 6, kOurs = 8, kTheirs = 16, kReserved = 24,
+                             kCrc = 28;
+static_assert(kCrc + 4 == kRefusalBytes);
+}  // namespace refusal
+
+inline void store_epoch(std::byte* to, Epoch epoch) {
+  store(to, epoch.counter);
+  store(to + 4, epoch.node);
+}
+[[nodiscard]] inline Epoch load_epoch(const std::byte* from) {
+  return {load<std::uint32_t>(from), load<std::uint32_t>(from + 4)};
+}
+
+}  // namespace tidelock::layout

@@ -17,8 +17,9 @@
 namespace tidelock {
 
 struct ShmOptions {
-  std::uint64_t ring_bytes = 4ULL << 20;  ///< a power of two, 256 KiB to 1 GiB, so that a fragment fits a batch
-  std::uint32_t control_slots = 16;       ///< frames in flight in each direction, a power of two, 4 to 256
+  std::uint64_t ring_bytes =
+      4ULL << 20;                    ///< a power of two, 256 KiB to 1 GiB, so that a fragment fits a batch
+  std::uint32_t control_slots = 16;  ///< frames in flight in each direction, a power of two, 4 to 256
 };
 
 /// A link that has shaken hands but is not yet on a core.

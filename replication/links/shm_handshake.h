@@ -1,0 +1,34 @@
+/// What the two ends say on a connected socket before there is a link; README.md has the sequence.
+/// Thread:   a control thread; every call blocks at most until its deadline
+#pragma once
+
+#include <memory>
+
+#include <tidelock/base/result.h>
+#include <tidelock/base/time.h>
+#include <tidelock/replication/shm.h>
+
+#include "shm_socket.h"
+
+namespace tidelock {
+
+/// How long either end waits for one step of the other.
+inline constexpr Duration kHandshakeStep = seconds(2);
+
+void send_refusal(int fd, const Refusal& refusal);
+
+/// Listener, step 1: reads a hello. One that is malformed, of no common version or not a replica's is refused
+/// with the reason, here.
+/// Errors:   deadline_exceeded, link_closed, refused (what was sent), malformed
+Result<Hello> receive_hello(int fd, Instant deadline);
+
+/// Listener, step 2: sends our hello with the ring and waits until the peer has mapped it.
+/// Errors:   EINVAL for options; link_closed if the peer did not like what it got; deadline_exceeded
+Result<std::unique_ptr<ShmLink>> answer_hello(UniqueFd socket, const Hello& theirs, const Hello& ours,
+                                              const ShmOptions& options);
+
+/// Connector: says hello, takes the answer, maps the ring, says that it is ready.
+/// Errors:   refused, malformed, bad_version, deadline_exceeded, link_closed
+Result<ShmPeer> say_hello(UniqueFd socket, const Hello& ours, Instant deadline);
+
+}  // namespace tidelock

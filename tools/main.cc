@@ -1,0 +1,3 @@
+#include "tool_main.h"
+
+int main(int argc, char** argv) { return tidelock::tools::tool_main(argc, argv, nullptr); }

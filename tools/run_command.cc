@@ -1,0 +1,201 @@
+#include "run_command.h"
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <tidelock/reactor/cpu_set.h>
+#include <tidelock/reactor/random.h>
+
+#include "exit_code.h"
+#include "run_report.h"
+#include "run_session.h"
+
+namespace tidelock::tools {
+namespace {
+
+constexpr std::uint32_t kGeneratedKeys = 10'000;
+
+int fail(const Error& error) {
+  fmt::print(stderr, "tidelock run: {}\n", error.message());
+  return kExitUsage;
+}
+
+Result<Dataset> load_dataset(RunOptions& options) {
+  if (!options.input.empty()) return Dataset::read(options.input, options.format);
+  if (::access(kDpkgStatusPath, R_OK) == 0) return Dataset::read(kDpkgStatusPath, InputFormat::dpkg);
+  fmt::print(stderr,
+             "tidelock run: no {} here: using made-up data from seed {} (--input FILE takes your own)\n",
+             kDpkgStatusPath, options.seed);
+  return Dataset::generate(options.seed, kGeneratedKeys, options.value_bytes);
+}
+
+/// One line that overwrites itself, on a terminal only.
+class ProgressLine {
+ public:
+  ProgressLine() : visible_(::isatty(STDERR_FILENO) != 0) {}
+  ~ProgressLine() { clear(); }
+  void show(const RunProgress& progress) {
+    if (!visible_) return;
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_ < std::chrono::milliseconds(200)) return;
+    const std::chrono::duration<double> since = now - last_;
+    const double rate =
+        last_ops_ <= progress.ops ? static_cast<double>(progress.ops - last_ops_) / since.count() : 0;
+    last_ = now;
+    last_ops_ = progress.ops;
+    if (progress.phase == "load") {
+      fmt::print(stderr, "\r\033[Kloading {} of {} records; {} receipts checked", progress.loaded,
+                 progress.total, progress.checked);
+    } else {
+      fmt::print(stderr, "\r\033[K{} ops, {:.0f} ops/s; {} receipts checked, {} stale{}", progress.ops, rate,
+                 progress.checked, progress.stale,
+                 progress.failed > 0 ? fmt::format(", {} failed", progress.failed) : "");
+    }
+    shown_ = true;
+    std::fflush(stderr);
+  }
+  void clear() {
+    if (shown_) fmt::print(stderr, "\r\033[K");
+    shown_ = false;
+  }
+
+ private:
+  bool visible_;
+  bool shown_ = false;
+  std::chrono::steady_clock::time_point last_{};
+  std::uint64_t last_ops_ = 0;
+};
+
+/// Opened before the run: a result that cannot be kept should fail in the first second, not after an hour.
+Result<std::FILE*> open_output(const std::string& path) {
+  if (path.empty()) return stdout;
+  std::FILE* file = std::fopen(path.c_str(), "we");
+  if (file == nullptr)
+    return Error::from_errno(errno, fmt::format("cannot write {}: check the path and its permissions", path));
+  return file;
+}
+
+Status write_output(std::FILE* file, const std::string& path, const std::string& text) {
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
+  const int why = errno;
+  const bool closed = file == stdout || std::fclose(file) == 0;
+  if (written && closed) return {};
+  return Error::from_errno(
+      written ? errno : why,
+      fmt::format("cannot write the report to {}: free some space there, or give another --output",
+                  path.empty() ? "standard output" : path));
+}
+
+}  // namespace
+
+CLI::App* add_run_command(CLI::App& app, RunOptions& options) {
+  CLI::App* run = app.add_subcommand(
+      "run", "Replicate a key-value file core to core, and prove that no reader is behind");
+  run->description(
+      "Starts a primary and a replica as two processes on this machine, joined by shared memory. Loads a "
+      "key-value\n"
+      "file into the primary, drives a mixed load, and holds every acknowledged write against a read at the "
+      "replica.\n"
+      "Exit status: 0 proved; 1 something was stale, lost or different; 2 it could not run as asked; 130 "
+      "interrupted.");
+  run->add_option("--input", options.input,
+                  "File to load, - for standard input (default: dpkg's status database)");
+  run->add_option("--format", options.format,
+                  "Of the input: tsv (key<TAB>value lines) or dpkg (package status stanzas)")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, InputFormat>{{"tsv", InputFormat::tsv}, {"dpkg", InputFormat::dpkg}}))
+      ->default_str("tsv");
+  run->add_option("--shards", options.shards,
+                  "Shards on each side, a core each, 1 to 256 (default: CPUs / 2)")
+      ->check(CLI::Range(1, 256));
+  run->add_option("--ack", options.ack,
+                  "When a write counts: local, received (checked by the replica) or applied (visible there)")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, AckLevel>{
+          {"local", AckLevel::local}, {"received", AckLevel::received}, {"applied", AckLevel::applied}}))
+      ->default_str("applied");
+  run->add_option("--duration", options.duration_s, "Seconds of mixed load after the file is loaded")
+      ->check(CLI::Range(0.0, 86'400.0))
+      ->capture_default_str();
+  run->add_option("--value-bytes", options.value_bytes, "Size of the values written by the load, 0 to 64 MiB")
+      ->check(CLI::Range(0U, kValueBytesMax))
+      ->capture_default_str();
+  run->add_option("--read-ratio", options.read_ratio, "Share of reads in the load, 0 to 1")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  run->add_option("--keys", options.keys, "How keys are chosen: uniform or zipfian (theta 0.99)")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, KeyDistribution>{
+          {"uniform", KeyDistribution::uniform}, {"zipfian", KeyDistribution::zipfian}}))
+      ->default_str("uniform");
+  run->add_option("--seed", options.seed, "Of the load's random choices")->capture_default_str();
+  run->add_option("--in-flight", options.in_flight, "Operations in flight on each shard, 1 to 10,000")
+      ->check(CLI::Range(1, 10'000))
+      ->capture_default_str();
+  auto* pin =
+      run->add_flag("--pin", options.pin, "Insist on a CPU for each reactor; fail if there are too few");
+  run->add_flag("--overprovisioned", options.overprovisioned, "Let reactors share CPUs: none pins or spins")
+      ->excludes(pin);
+  run->add_option("--wake", options.wake, "How a parked core is woken: auto, msg_ring or eventfd")
+      ->transform(
+          CLI::CheckedTransformer(std::map<std::string, WakeCarrier>{{"auto", WakeCarrier::automatic},
+                                                                     {"msg_ring", WakeCarrier::msg_ring},
+                                                                     {"eventfd", WakeCarrier::eventfd}}))
+      ->default_str("auto");
+  run->add_option("--log-bytes", options.log_bytes, "Log of a shard, a power of two, 64 KiB to 64 GiB")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  run->add_option("--ring-bytes", options.ring_bytes, "Ring of a link, a power of two, 256 KiB to 1 GiB")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  run->add_option("--timeout", options.timeout_s, "Seconds until a write's outcome counts as unknown")
+      ->check(CLI::Range(0.001, 3'600.0))
+      ->capture_default_str();
+  run->add_option("--socket", options.socket,
+                  "Unix socket by which the two processes meet (default: an abstract one of its own)");
+  run->add_option("--output", options.output, "File for the report (default: standard output)");
+  run->add_flag("--json", options.json, "Print one JSON object instead of the table");
+  return run;
+}
+
+int run_command(RunOptions options) {
+  std::signal(SIGPIPE, SIG_IGN);
+  auto plan =
+      plan_cores(spread_over_cores(usable_cpus()), options.shards, options.pin, options.overprovisioned);
+  if (!plan) return fail(plan.error());
+  options.shards = plan->shards;
+  if (options.socket.empty())
+    options.socket = fmt::format("@tidelock-run-{}-{:08x}", ::getpid(), entropy64() & 0xFFFFFFFF);
+  NodeConfig probe{options, NodeRole::primary, plan->primary, plan->overprovisioned};
+  if (const Status valid = engine_options(probe).validate(); !valid) return fail(valid.error());
+  auto dataset = load_dataset(options);
+  if (!dataset) return fail(dataset.error());
+  auto file = open_output(options.output);
+  if (!file) return fail(file.error());
+
+  ProgressLine line;
+  const auto notice = [&](const std::string& text) {
+    line.clear();
+    fmt::print(stderr, "tidelock run: {}\n", text);
+  };
+  if (!plan->notice.empty()) notice(plan->notice);
+  RunSession session(options, *plan, *dataset);
+  auto outcome = session.execute([&](const RunProgress& progress) { line.show(progress); }, notice);
+  line.clear();
+  if (!outcome) return fail(outcome.error());
+  const nlohmann::json report = make_report(options, *dataset, *plan, *outcome);
+  const std::string text = options.json ? report.dump(2) + "\n" : format_report(report);
+  if (const Status written = write_output(*file, options.output, text); !written)
+    return fail(written.error());
+  if (outcome->signal == SIGINT) return kExitInterrupted;
+  if (outcome->signal == SIGTERM) return kExitTerminated;
+  return passed(report) ? kExitOk : kExitFailed;
+}
+
+}  // namespace tidelock::tools

@@ -1,0 +1,18 @@
+/// `tidelock run`: replicate a key-value file core to core and prove that no reader sees an older state than
+/// it was notified of.
+#pragma once
+
+#include <memory>
+
+#include <CLI/App.hpp>
+
+#include "run_options.h"
+
+namespace tidelock::tools {
+
+/// Adds the subcommand; `options` outlives the parsing.
+CLI::App* add_run_command(CLI::App& app, RunOptions& options);
+/// Returns the exit status.
+int run_command(RunOptions options);
+
+}  // namespace tidelock::tools

@@ -1,0 +1,87 @@
+#include "run_options.h"
+
+#include <nlohmann/json.hpp>
+
+#include <tidelock/base/check.h>
+
+namespace tidelock::tools {
+namespace {
+
+Duration from_seconds(double seconds) { return {static_cast<std::int64_t>(seconds * 1e9)}; }
+
+}  // namespace
+
+const char* to_text(AckLevel level) {
+  switch (level) {
+    case AckLevel::local:
+      return "local";
+    case AckLevel::received:
+      return "received";
+    case AckLevel::applied:
+      return "applied";
+  }
+  TL_ASSERT(false, "an ack level beyond the enumeration");
+  return "";
+}
+
+nlohmann::json to_json(const NodeConfig& config) {
+  const RunOptions& run = config.run;
+  return {{"role", static_cast<int>(config.role)},
+          {"cpus", config.cpus},
+          {"overprovisioned", config.overprovisioned},
+          {"shards", run.shards},
+          {"ack", static_cast<int>(run.ack)},
+          {"duration_s", run.duration_s},
+          {"value_bytes", run.value_bytes},
+          {"read_ratio", run.read_ratio},
+          {"keys", static_cast<int>(run.keys)},
+          {"seed", run.seed},
+          {"in_flight", run.in_flight},
+          {"wake", static_cast<int>(run.wake)},
+          {"log_bytes", run.log_bytes},
+          {"ring_bytes", run.ring_bytes},
+          {"timeout_s", run.timeout_s},
+          {"socket", run.socket}};
+}
+
+NodeConfig node_config_from(const nlohmann::json& json) {
+  NodeConfig config;
+  config.role = static_cast<NodeRole>(json.at("role").get<int>());
+  config.cpus = json.at("cpus").get<std::vector<std::uint32_t>>();
+  config.overprovisioned = json.at("overprovisioned");
+  config.run.shards = json.at("shards");
+  config.run.ack = static_cast<AckLevel>(json.at("ack").get<int>());
+  config.run.duration_s = json.at("duration_s");
+  config.run.value_bytes = json.at("value_bytes");
+  config.run.read_ratio = json.at("read_ratio");
+  config.run.keys = static_cast<KeyDistribution>(json.at("keys").get<int>());
+  config.run.seed = json.at("seed");
+  config.run.in_flight = json.at("in_flight");
+  config.run.wake = static_cast<WakeCarrier>(json.at("wake").get<int>());
+  config.run.log_bytes = json.at("log_bytes");
+  config.run.ring_bytes = json.at("ring_bytes");
+  config.run.timeout_s = json.at("timeout_s");
+  config.run.socket = json.at("socket");
+  return config;
+}
+
+Options engine_options(const NodeConfig& config) {
+  Options options;
+  options.role = config.role;
+  options.node = config.role == NodeRole::primary ? 1 : 2;
+  options.shards = config.run.shards;
+  options.cpus = config.cpus;
+  options.pin = !config.cpus.empty();
+  options.overprovisioned = config.overprovisioned;
+  options.wake = config.run.wake;
+  (config.role == NodeRole::primary ? options.listen : options.primary) = config.run.socket;
+  options.ack = config.run.ack;
+  options.write_timeout = from_seconds(config.run.timeout_s);
+  options.log_bytes = config.run.log_bytes;
+  options.ring_bytes = config.run.ring_bytes;
+  options.connect_timeout = seconds(20);
+  options.max_fibers = config.run.in_flight + 256;
+  return options;
+}
+
+}  // namespace tidelock::tools

@@ -1,0 +1,57 @@
+/// What `tidelock run` was asked to do. Travels to the two nodes as JSON.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <tidelock/engine/options.h>
+
+#include "dataset.h"
+#include "key_chooser.h"
+
+namespace tidelock::tools {
+
+struct RunOptions {
+  std::string input;  ///< empty: the dpkg database, else seeded data
+  InputFormat format = InputFormat::tsv;
+  std::uint32_t shards = 0;  ///< 0: half of the usable CPUs, at least 1
+  AckLevel ack = AckLevel::applied;
+  double duration_s = 5;
+  std::uint32_t value_bytes = 128;
+  double read_ratio = 0.5;
+  KeyDistribution keys = KeyDistribution::uniform;
+  std::uint64_t seed = 1;
+  std::uint32_t in_flight = 32;  ///< operations in flight, a shard
+  bool pin = false;
+  bool overprovisioned = false;
+  WakeCarrier wake = WakeCarrier::automatic;
+  std::uint64_t log_bytes = 16ULL << 20;
+  std::uint64_t ring_bytes = 4ULL << 20;
+  double timeout_s = 5;  ///< of one write
+  std::string socket;    ///< empty: an abstract one of its own
+  std::string output;    ///< empty: standard output
+  bool json = false;
+  std::string command;  ///< as typed, for the report
+};
+
+/// What one node process is told.
+struct NodeConfig {
+  RunOptions run;
+  NodeRole role = NodeRole::primary;
+  std::vector<std::uint32_t> cpus;  ///< empty: not pinned
+  bool overprovisioned = false;
+};
+
+const char* to_text(AckLevel level);
+
+nlohmann::json to_json(const NodeConfig& config);
+/// From our own parent; aborts on nonsense.
+NodeConfig node_config_from(const nlohmann::json& json);
+
+/// The engine's options of a node.
+Options engine_options(const NodeConfig& config);
+
+}  // namespace tidelock::tools

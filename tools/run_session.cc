@@ -1,0 +1,198 @@
+#include "run_session.h"
+
+#include <cerrno>
+#include <csignal>
+#include <poll.h>
+
+#include <fmt/format.h>
+#include <sys/signalfd.h>
+
+#include "receipts.h"
+
+namespace tidelock::tools {
+namespace {
+
+/// A node that says nothing and gets no further for so long has hung.
+constexpr auto kPatience = std::chrono::seconds(120);
+
+}  // namespace
+
+RunSession::~RunSession() {
+  if (!signals_.valid()) return;
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+Status RunSession::take_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  ::sigprocmask(SIG_BLOCK, &set, nullptr);
+  signals_ = FileHandle(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_.valid()) return Error::from_errno(errno, "signalfd failed");
+  return {};
+}
+
+Status RunSession::start() {
+  TL_TRY(take_signals());
+  TL_TRY(FileHandle dataset, dataset_.share());
+  TL_TRY(FileHandle receipts, ReceiptChannels::create(options_.shards));
+  NodeConfig config{options_, NodeRole::primary, plan_.primary, plan_.overprovisioned};
+  TL_TRY(auto primary, NodeProcess::start(config, dataset.get(), receipts.get()));
+  primary_.process.emplace(std::move(primary));
+  config.role = NodeRole::replica;
+  config.cpus = plan_.replica;
+  TL_TRY(auto replica, NodeProcess::start(config, dataset.get(), receipts.get()));
+  replica_.process.emplace(std::move(replica));
+  return {};
+}
+
+Result<RunOutcome> RunSession::execute(const ProgressHandler& progress, const NoticeHandler& notice) {
+  on_progress_ = progress;
+  on_notice_ = notice;
+  TL_TRY(start());
+  extend_deadline();
+  while (!over()) TL_TRY(step());
+  close_nodes();
+  // A node that never came up explains itself better than its peer, which only missed it.
+  for (Node* node : {&primary_, &replica_}) {
+    if (!node->error.empty() && !started_)
+      return Error(std::make_error_code(std::errc::operation_not_permitted), node->error);
+  }
+  if (!started_ && outcome_.signal == 0)
+    return Error(std::make_error_code(std::errc::no_child_process),
+                 "a node process ended before it was ready");
+  if (primary_.result) outcome_.primary = std::move(*primary_.result);
+  if (replica_.result) outcome_.replica = std::move(*replica_.result);
+  return std::move(outcome_);
+}
+
+bool RunSession::over() const {
+  if (!started_) return primary_.gone || replica_.gone || outcome_.signal != 0;
+  return (primary_.result || primary_.gone) && (replica_.result || replica_.gone);
+}
+
+Status RunSession::step() {
+  poll_nodes();
+  signalfd_siginfo info{};
+  while (::read(signals_.get(), &info, sizeof info) == sizeof info)
+    on_signal(static_cast<int>(info.ssi_signo));
+  for (Node* node : {&primary_, &replica_}) TL_TRY(drain(*node));
+  if (!started_ && primary_.ready && replica_.ready) {
+    started_ = true;
+    command(primary_, {{"command", "go"}});
+  }
+  if (started_ && !finish_sent_ && (primary_.result || primary_.gone)) finish_replica();
+  if (SteadyClock::now() > deadline_) {
+    return Error(std::make_error_code(std::errc::timed_out),
+                 fmt::format("no progress for {} s: is the machine overloaded, or a node stopped?",
+                             kPatience.count()));
+  }
+  return {};
+}
+
+void RunSession::poll_nodes() {
+  // A negative descriptor is ignored by poll(2).
+  pollfd entries[3] = {{signals_.get(), POLLIN, 0},
+                       {primary_.gone ? -1 : primary_.process->channel().fd(), POLLIN, 0},
+                       {replica_.gone ? -1 : replica_.process->channel().fd(), POLLIN, 0}};
+  ::poll(entries, 3, 200);
+}
+
+void RunSession::on_signal(int signal) {
+  if (outcome_.signal != 0) {
+    // The second one: no more waiting. The nodes die with their handles.
+    primary_.gone = replica_.gone = true;
+    return;
+  }
+  outcome_.signal = signal;
+  command(primary_, {{"command", "stop"}});
+}
+
+Status RunSession::drain(Node& node) {
+  while (!node.gone) {
+    auto message = node.process->channel().receive(Duration{0});
+    if (!message) {
+      node.gone = true;
+      const std::string end = node.process->reap(seconds(5));
+      if (started_ && !node.result)
+        tell(fmt::format("the {} process {}", node.name, end.empty() ? "ended early" : end));
+      return {};
+    }
+    if (!message->has_value()) return {};
+    on_message(node, **message);
+  }
+  return {};
+}
+
+void RunSession::on_message(Node& node, const nlohmann::json& message) {
+  const std::string event = message.value("event", "");
+  if (event == "ready") {
+    node.ready = true;
+    for (const auto& text : message.at("notices"))
+      tell(fmt::format("{}: {}", node.name, text.get<std::string>()));
+    extend_deadline();
+  } else if (event == "error") {
+    node.error = message.at("message");
+    if (started_) tell(fmt::format("{}: {}", node.name, node.error));
+  } else if (event == "notice") {
+    tell(fmt::format("{}: {}", node.name, message.at("text").get<std::string>()));
+  } else if (event == "result") {
+    node.result = message;
+    extend_deadline();
+  } else if (event == "progress") {
+    const auto before = latest_;
+    if (&node == &primary_) {
+      latest_.phase = message.at("phase");
+      latest_.loaded = message.at("loaded");
+      latest_.total = message.at("total");
+      latest_.ops = message.at("ops");
+      latest_.failed = message.at("failed");
+    } else {
+      latest_.checked = message.at("checked");
+      latest_.stale = message.at("stale");
+    }
+    if (latest_.loaded != before.loaded || latest_.ops != before.ops || latest_.failed != before.failed ||
+        latest_.checked != before.checked)
+      extend_deadline();
+    on_progress_(latest_);
+  }
+}
+
+void RunSession::command(Node& node, nlohmann::json message) {
+  if (node.gone) return;
+  if (const Status sent = node.process->channel().send(message); !sent) node.gone = true;
+}
+
+void RunSession::finish_replica() {
+  finish_sent_ = true;
+  nlohmann::json lsns = nlohmann::json::array();
+  if (primary_.result) {
+    for (const auto& shard : primary_.result->at("shards"))
+      lsns.push_back({{"shard", shard.at("shard")}, {"lsn", shard.at("last_lsn")}});
+  }
+  command(replica_, {{"command", "finish"}, {"last_lsns", std::move(lsns)}});
+}
+
+void RunSession::close_nodes() {
+  // The replica first: it then ends a link whose peer is alive, and nobody reports a loss.
+  for (Node* node : {&replica_, &primary_}) {
+    if (!node->process) continue;
+    if (started_ && !node->gone) command(*node, {{"command", "close"}});
+    const std::string end = node->process->reap(started_ && outcome_.signal == 0 ? seconds(20) : seconds(2));
+    if (started_ && !node->gone && !end.empty()) tell(fmt::format("the {} process {}", node->name, end));
+  }
+}
+
+void RunSession::extend_deadline() { deadline_ = SteadyClock::now() + kPatience; }
+
+void RunSession::tell(std::string text) {
+  on_notice_(text);
+  outcome_.notices.push_back(std::move(text));
+}
+
+}  // namespace tidelock::tools

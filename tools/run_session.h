@@ -1,0 +1,86 @@
+/// One run from start to end: starts the nodes, passes commands on, gathers results. The parent of the nodes.
+/// Thread:   one owner
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "core_plan.h"
+#include "dataset.h"
+#include "node_process.h"
+#include "run_options.h"
+
+namespace tidelock::tools {
+
+/// What came of a run; whatever did not come is empty.
+struct RunOutcome {
+  nlohmann::json primary;  ///< the node's result message
+  nlohmann::json replica;
+  std::vector<std::string> notices;  ///< lines that a person should see
+  int signal = 0;                    ///< SIGINT or SIGTERM if one ended the run early
+};
+
+struct RunProgress {
+  std::string phase;
+  std::uint64_t loaded = 0, total = 0, ops = 0, failed = 0, checked = 0, stale = 0;
+};
+
+class RunSession {
+ public:
+  RunSession(const RunOptions& options, const CorePlan& plan, const Dataset& dataset)
+      : options_(options), plan_(plan), dataset_(dataset) {}
+  ~RunSession();
+
+  using ProgressHandler = std::function<void(const RunProgress&)>;
+  using NoticeHandler = std::function<void(const std::string&)>;
+  /// Blocks until the run is over. Takes SIGINT and SIGTERM: the first ends the run early, a second at once.
+  /// Errors:   a node could not start; the text is the node's own
+  Result<RunOutcome> execute(const ProgressHandler& progress, const NoticeHandler& notice);
+
+ private:
+  using SteadyClock = std::chrono::steady_clock;
+  struct Node {
+    const char* name;
+    std::optional<NodeProcess> process;
+    bool ready = false;
+    bool gone = false;
+    std::optional<nlohmann::json> result;
+    std::string error;
+  };
+
+  Status start();
+  Status take_signals();
+  Status step();
+  void poll_nodes();
+  void on_signal(int signal);
+  Status drain(Node& node);
+  void on_message(Node& node, const nlohmann::json& message);
+  void command(Node& node, nlohmann::json message);
+  void finish_replica();
+  [[nodiscard]] bool over() const;
+  void close_nodes();
+  void extend_deadline();
+  void tell(std::string text);
+
+  const RunOptions& options_;
+  const CorePlan& plan_;
+  const Dataset& dataset_;
+  Node primary_{"primary", {}, false, false, {}, {}};
+  Node replica_{"replica", {}, false, false, {}, {}};
+  FileHandle signals_;
+  bool started_ = false;
+  bool finish_sent_ = false;
+  RunProgress latest_;
+  RunOutcome outcome_;
+  SteadyClock::time_point deadline_;
+  ProgressHandler on_progress_;
+  NoticeHandler on_notice_;
+};
+
+}  // namespace tidelock::tools

@@ -1,0 +1,61 @@
+#include "tool_main.h"
+
+#include <cstring>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <tidelock/engine/version.h>
+
+#include "exit_code.h"
+#include "node.h"
+#include "run_command.h"
+
+namespace tidelock::tools {
+namespace {
+
+std::string command_line(int argc, char** argv) {
+  std::string text;
+  for (int i = 0; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const bool quote = argument.empty() || argument.find_first_of(" \t\n'\"$&;|<>()*?") != std::string::npos;
+    if (i > 0) text += ' ';
+    text += quote ? "'" + argument + "'" : argument;
+  }
+  return text;
+}
+
+/// CLI11 gives each kind of mistake a status of its own; here they are all "could not run as asked".
+int report_usage(const CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+  std::string message = error.what();
+  if (const auto end = message.find('\n'); end != std::string::npos) message.resize(end);
+  const auto chosen = app.get_subcommands();
+  fmt::print(stderr, "tidelock: {}: see {} --help\n", message,
+             chosen.empty() ? "tidelock" : "tidelock " + chosen.front()->get_name());
+  return kExitUsage;
+}
+
+}  // namespace
+
+int tool_main(int argc, char** argv, const ApplyPolicy* planted) {
+  // Not a subcommand for people: how `run` starts its two processes.
+  if (argc >= 2 && std::strcmp(argv[1], "node") == 0) return node_main(planted);
+
+  CLI::App app("tidelock: a sharded, replicated key-value engine, one reactor a core", "tidelock");
+  app.set_version_flag("--version", std::string("tidelock ") + kVersion);
+  app.require_subcommand(1);
+  app.footer("Try: tidelock run --duration 2");
+  RunOptions options;
+  const CLI::App* run = add_run_command(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return report_usage(app, error);
+  }
+  options.command = command_line(argc, argv);
+  return run->parsed() ? run_command(std::move(options)) : kExitUsage;
+}
+
+}  // namespace tidelock::tools

@@ -1,0 +1,95 @@
+#include "verifier.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include <tidelock/engine/errc.h>
+#include <tidelock/reactor/fiber.h>
+#include <tidelock/replication/wire.h>
+
+namespace tidelock::tools {
+namespace {
+
+constexpr std::size_t kBatch = 16;
+// An empty queue is looked at again after a pause that doubles up to the longest.
+constexpr Duration kShortestPause = microseconds(20);
+constexpr Duration kLongestPause = milliseconds(1);
+
+void add(std::atomic<std::uint64_t>& counter) {
+  counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+ShardVerifier::ShardVerifier(Engine& engine, ShardId shard, AckLevel ack, Duration timeout,
+                             const Dataset& dataset, ReceiptChannels::Queue& receipts)
+    : engine_(engine), shard_(shard), ack_(ack), timeout_(timeout), dataset_(dataset), receipts_(receipts) {}
+
+Status ShardVerifier::start() {
+  return engine_.spawn_on(shard_, [this] {
+    body();
+    done_.store(true, std::memory_order_release);
+  });
+}
+
+void ShardVerifier::body() {
+  Duration pause = kShortestPause;
+  while (true) {
+    // Before the pop: what was pushed before finish() is then seen by this round.
+    const bool last_round = finishing_.load(std::memory_order_acquire);
+    ReceiptNote notes[kBatch];
+    const std::size_t count = receipts_.pop(notes, kBatch);
+    for (std::size_t i = 0; i < count; ++i) check(notes[i]);
+    if (count > 0) {
+      pause = kShortestPause;
+      if (this_fiber::yield() == Wakeup::cancelled) return;
+    } else if (last_round) {
+      return;
+    } else {
+      if (this_fiber::sleep_for(pause) == Wakeup::cancelled) return;
+      pause = std::min(pause * 2, kLongestPause);
+    }
+  }
+}
+
+void ShardVerifier::check(const ReceiptNote& note) {
+  if (note.key_index >= dataset_.records().size()) return note_violation("a receipt for an unknown key");
+  const std::string_view key = dataset_.records()[note.key_index].key;
+  ReadOptions options;
+  if (ack_ != AckLevel::applied) {
+    options.min_lsn = Lsn{note.lsn};
+    options.epoch = note.epoch;
+    // Once the primary is gone nothing more will become visible; do not wait for each of what is left.
+    options.timeout = engine_.links() == 0 ? milliseconds(1) : timeout_;
+  }
+  const Result<Lsn> seen = engine_.get(key, value_, options);
+  if (!seen && !(seen.error() == EngineErrc::not_found)) {
+    add(counters_.unverified);
+    return note_violation(
+        fmt::format("shard {}: LSN {}: {}", shard_.value, note.lsn, seen.error().message()));
+  }
+  add(counters_.checked);
+  if (!seen || seen->value < note.lsn) {
+    add(counters_.stale);
+    return note_violation(fmt::format("shard {}: key \"{}\" was notified at LSN {} and read at LSN {}",
+                                      shard_.value, key, note.lsn, seen ? seen->value : 0));
+  }
+  if (seen->value == note.lsn && crc32c(0, as_bytes(value_)) != note.value_crc) {
+    add(counters_.wrong);
+    note_violation(fmt::format("shard {}: key \"{}\" at LSN {} holds other bytes than were written",
+                               shard_.value, key, note.lsn));
+  }
+}
+
+void ShardVerifier::note_violation(std::string text) {
+  const std::lock_guard lock(violation_mutex_);
+  if (first_violation_.empty()) first_violation_ = std::move(text);
+}
+
+std::string ShardVerifier::first_violation() const {
+  const std::lock_guard lock(violation_mutex_);
+  return first_violation_;
+}
+
+}  // namespace tidelock::tools

@@ -26,8 +26,8 @@ struct LinkCounters {
   std::atomic<std::uint64_t> batches_out{0}, batches_in{0};
   std::atomic<std::uint64_t> bytes_out{0}, bytes_in{0};
   std::atomic<std::uint64_t> control_out{0}, control_in{0};
-  std::atomic<std::uint64_t> peer_wakeups{0};    ///< system calls spent to wake a parked peer
-  std::atomic<std::uint64_t> full{0};            ///< publishes refused for want of credit
+  std::atomic<std::uint64_t> peer_wakeups{0};  ///< system calls spent to wake a parked peer
+  std::atomic<std::uint64_t> full{0};          ///< publishes refused for want of credit
 };
 
 /// A batch in the receiver's ring. The header was copied and checked; `payload` is the peer's memory and may
@@ -37,6 +37,8 @@ struct Batch {
   Bytes payload;
 };
 
+/// Whoever owns it (Primary, Replica) calls poll(), flush(), arm(), disarm() and has_work(); it is not added
+/// to a reactor by itself.
 class Link : public PollSource {
  public:
   /// Largest payload of one batch, a quarter of the ring less the header. Entries are sized to fit.
@@ -44,14 +46,17 @@ class Link : public PollSource {
 
   /// The log's memory, before the first publish (a verbs link registers it). It outlives the link.
   virtual Status attach(Bytes log_memory) = 0;
-  /// Makes one batch leave: header, then the ranges, gathered. The link sets the header's sequence, generation,
-  /// sizes and CRC. All or nothing. `ranges` lie in the attached memory and total at most batch_bytes_max().
-  /// Errors:   link_full: no credit or ring space, retry after progress; link_closed
+  /// Makes one batch leave: header, then the ranges, gathered. The link sets the header's sequence,
+  /// generation, sizes and CRC. All or nothing. `ranges` lie in the attached memory and total at most
+  /// batch_bytes_max(). Errors:   link_full: no credit or ring space, retry after progress; link_closed
   virtual Status publish(const FrameHeader& header, std::span<const Bytes> ranges) = 0;
-  /// How many published batches no longer need the log's bytes (their own completion has come).
+  /// How many published batches, since the link was made, no longer need the log's bytes (their own
+  /// completion has come).
   [[nodiscard]] virtual std::uint64_t batches_completed() const = 0;
 
   /// The next whole batch, checked: magic, version, sequence, generation, sizes, CRC.
+  /// What had arrived whole before the peer closed or died is still given; link_closed comes after it. A link
+  /// that this side has closed gives nothing more.
   /// Errors:   link_empty: nothing there; link_closed; corrupt and the like close the link and say why
   /// Lifetime: the batch is readable until release()
   virtual Result<Batch> receive() = 0;
@@ -63,6 +68,7 @@ class Link : public PollSource {
   /// Errors:   link_empty; link_closed
   virtual Result<ControlFrame> receive_control() = 0;
 
+  /// Closed by this side; or gone, and all that had arrived was received.
   [[nodiscard]] virtual LinkState state() const = 0;
   /// When the last valid frame or control frame came. Any of them counts as a heartbeat.
   [[nodiscard]] virtual Instant last_heard() const = 0;

@@ -30,45 +30,62 @@ class Log {
   [[nodiscard]] std::uint64_t capacity() const { return capacity_; }
   [[nodiscard]] Bytes memory() const { return {memory_, capacity_}; }
 
-  /// Nothing before `position` is needed by any replica; append() may reuse it. Never goes back.
+  /// Nothing before `position` is needed by any replica: append() may reuse it. Goes back, at most to
+  /// begin(), when a replica resumes from the backlog.
   void release_to(std::uint64_t position);
-  /// True if `bytes` (an entry's size) can be appended without touching what is still needed.
+  /// True if `bytes` (of one entry, or of several in a row) can be appended without touching what is still
+  /// needed. Up to half of the capacity always fits once everything is released.
   [[nodiscard]] bool fits(std::uint32_t bytes) const;
-  /// Encodes an entry at the end. fits() was asked.
+  /// Encodes an entry at the end. fits() was asked; the LSN follows last_lsn().
   void append(const EntryView& entry);
 
-  [[nodiscard]] Lsn last_lsn() const { return last_lsn_; }    ///< 0 if nothing was ever appended
-  [[nodiscard]] Lsn first_lsn() const;                        ///< the oldest whole entry still readable; last+1 if none
-  [[nodiscard]] std::uint64_t end() const { return end_; }    ///< where the next entry goes
-  [[nodiscard]] std::uint64_t begin() const { return begin_; }///< the oldest position still readable
+  /// Of the newest whole entry: a fragmented one counts when its last piece is in. 0 if there was never any.
+  [[nodiscard]] Lsn last_lsn() const { return last_lsn_; }
+  [[nodiscard]] Lsn first_lsn() const;  ///< the oldest whole entry still readable; last_lsn() + 1 if none
+  [[nodiscard]] std::uint64_t end() const { return end_; }      ///< where the next entry goes
+  [[nodiscard]] std::uint64_t begin() const { return begin_; }  ///< the oldest position still readable
 
-  /// A run of whole entries, contiguous in memory, from `position` on and at most `bytes_max` long. Skips the
-  /// ring's tail. Empty at the end of the log.
+  /// A run of whole encoded entries (or pieces of one), contiguous in memory, from `position` on and at most
+  /// `bytes_max` long. Skips the ring's tail. Empty at the end of the log.
   struct Run {
     Bytes bytes;
     std::uint64_t next = 0;  ///< position after the run
     std::uint32_t entries = 0;
     Lsn first_lsn{};
     Lsn last_lsn{};
+    Lsn whole_lsn{};  ///< the newest entry that is whole with this run: last_lsn, or the one before it
   };
   [[nodiscard]] Run run_at(std::uint64_t position, std::uint32_t bytes_max) const;
 
-  /// Where the entry that follows `lsn` begins; for resuming. Errors: gap if the log no longer holds it
+  /// Where the entry that follows `lsn` begins (its first piece); for resuming.
+  /// Errors:   gap if the log does not hold it, naming what it holds
   Result<std::uint64_t> position_after(Lsn lsn) const;
 
  private:
-  explicit Log(std::byte* memory, std::uint64_t capacity) : memory_(memory), capacity_(capacity) {}
+  /// Where in a segment of the log the first entry begins, and which: where to start looking for an LSN.
+  struct Mark {
+    std::uint64_t position = 0;
+    Lsn lsn{};
+  };
+  Log(std::byte* memory, std::uint64_t capacity);
+  [[nodiscard]] const std::byte* at(std::uint64_t position) const {
+    return memory_ + (position & (capacity_ - 1));
+  }
+  [[nodiscard]] std::uint64_t tail_bytes(std::uint64_t position) const {
+    return capacity_ - (position & (capacity_ - 1));
+  }
+  [[nodiscard]] std::uint64_t skip_tail(std::uint64_t position) const;
+  [[nodiscard]] std::uint64_t search_from(Lsn lsn) const;
+  void forget_before(std::uint64_t position);
+
   std::byte* memory_;
   std::uint64_t capacity_;
   std::uint64_t begin_ = 0;
   std::uint64_t end_ = 0;
+  std::uint64_t whole_end_ = 0;  ///< end of the newest whole entry
   std::uint64_t needed_ = 0;
   Lsn last_lsn_{};
-  struct Mark {
-    std::uint64_t position;
-    Lsn lsn;
-  };
-  std::vector<Mark> marks_;  ///< a ring, one a 64 KiB of log: where to start looking for an LSN
+  std::vector<Mark> marks_;  ///< a ring, one mark a segment of 64 KiB
 };
 
 }  // namespace tidelock

@@ -3,6 +3,7 @@
 /// Thread:   owner core
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -36,18 +37,21 @@ struct PrimaryOptions {
   Epoch epoch{};
   std::uint32_t node = 0;
   std::uint64_t log_bytes = 16ULL << 20;
-  Duration heartbeat = milliseconds(100);      ///< a control frame leaves at least this often
-  Duration link_timeout = seconds(3);          ///< a peer that says nothing for so long is dropped
+  Duration heartbeat = milliseconds(100);  ///< a control frame leaves at least this often
+  Duration link_timeout = seconds(3);      ///< a peer that says nothing for so long is dropped
 };
 
 /// Waits for an LSN without a fiber. Intrusive; embedded in a pooled completion slot.
+/// Lifetime: from add_waiter() until `done` is called, and it always is
 struct AckWaiter {
-  /// Success, or outcome_unknown once the deadline has passed. Runs on the loop; must not suspend.
+  /// Success, or outcome_unknown once the deadline has passed or the primary is closed. Must not suspend. It
+  /// may reuse the waiter at once.
   void (*done)(AckWaiter& waiter, Status status) = nullptr;
   Lsn lsn{};
   AckLevel level = AckLevel::applied;
-  AckWaiter* next = nullptr;
   Instant deadline{};
+  AckWaiter* next = nullptr;      ///< the list's
+  AckWaiter* previous = nullptr;  ///< the list's
 };
 
 /// Single-writer; readable by anyone.
@@ -62,35 +66,44 @@ struct PrimaryStats {
 
 class Primary final : public PollSource {
  public:
+  /// Adds itself to the reactor, which outlives it.
+  /// Errors:   EINVAL for times that make no sense; those of Log::create
   static Result<std::unique_ptr<Primary>> create(Reactor& reactor, const PrimaryOptions& options);
+  /// close() if it was not called. No fiber may be waiting for room.
   ~Primary() override;
 
-  /// Appends one entry of at most kEntryBytesMax encoded, if there is room. Suspends: never
-  /// Errors:   log_full
+  /// Appends one entry of at most kEntryBytesMax encoded, if there is room and it is this caller's turn
+  /// (those in wait_for_room() are not overtaken). Suspends: never Errors:   log_full: wait_for_room() and
+  /// try again; too_large
   Result<Lsn> try_append(EntryKind kind, Bytes key, Bytes value);
-  /// Waits until an entry (or fragment) of that size fits. Suspends: yes (fiber)
+  /// Waits, first come first served, until entries of that size fit, one or several in a row: up to half the
+  /// log. On success the room is the caller's until it suspends or returns to the loop. Suspends: yes (fiber)
   /// Errors:   deadline_exceeded, cancelled; too_large if it can never fit, naming the log's size
   Status wait_for_room(std::uint32_t encoded_bytes, Instant deadline);
-  /// Appends a put of any legal size as fragments that share one LSN. Other writers wait meanwhile (see
-  /// write_lock()). Once the first fragment is in, the entry is completed whatever the deadline says, or, if
-  /// that is impossible, the links are closed; it is never half visible. Suspends: yes (fiber)
+  /// Appends a put of any legal size as fragments that share one LSN. Other writers wait meanwhile. The
+  /// deadline bounds the wait for the first fragment; once that is in, the entry is completed whatever the
+  /// deadline says: a replica that stands in the way for longer than link_timeout is dropped, and if the
+  /// fiber is cancelled all are. It is never half visible. Suspends: yes (fiber) Errors:   deadline_exceeded,
+  /// cancelled: nothing was written; too_large
   Result<Lsn> append_fragments(Bytes key, Bytes value, Instant deadline);
   /// True while a fragmented put is being appended: nobody else may append.
   [[nodiscard]] bool fragmenting() const;
 
   /// Waits until `lsn` has reached `level`. Suspends: yes (fiber)
-  /// Errors:   outcome_unknown at the deadline; cancelled
+  /// Errors:   outcome_unknown at the deadline, or when the primary is closed; cancelled
   Status wait(Lsn lsn, AckLevel level, Instant deadline);
-  /// The same without a fiber; LSNs are added in ascending order per level by a well-behaved caller, any
-  /// order is correct.
+  /// The same without a fiber. Calls `done` before it returns if the level is reached already. Ascending LSNs
+  /// cost O(1); any order is correct.
   void add_waiter(AckWaiter& waiter);
   [[nodiscard]] bool reached(Lsn lsn, AckLevel level) const;
 
-  /// Takes over a link whose peer has said hello and resumes it after `peer_last`.
-  /// Errors:   gap: the log no longer holds what follows; the link is closed with that reason
+  /// Takes over a link whose peer has said hello and resumes it after `peer_last`, which counts as applied
+  /// there. The primary polls and flushes its links itself: they are not added to the reactor.
+  /// Errors:   gap: the log does not hold what follows; bad_length: the link's batches are smaller than
+  ///           kEntryBytesMax; those of Link::attach. The link is closed with that reason
   Status attach(std::unique_ptr<Link> link, Lsn peer_last);
   [[nodiscard]] std::size_t replicas() const;
-  /// Called on the loop whenever a link was lost, with the reason.
+  /// Called whenever a link was lost, with the reason; not for those that close() ends. Must not suspend.
   void on_link_lost(std::function<void(const std::string& reason)> handler);
 
   [[nodiscard]] Lsn last_lsn() const;
@@ -98,7 +111,9 @@ class Primary final : public PollSource {
   [[nodiscard]] const PrimaryOptions& options() const;
   [[nodiscard]] const Log& log() const;
   [[nodiscard]] const PrimaryStats& stats() const;
-  /// Says goodbye on all links and closes them.
+  /// The committed prefix: what enough replicas have applied, in this version one.
+  [[nodiscard]] Lsn commit_lsn() const;
+  /// Sends what is pending, says goodbye on all links and closes them. Waiters get outcome_unknown.
   void close(const std::string& reason);
 
   std::uint32_t poll(std::uint32_t budget) override;

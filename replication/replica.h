@@ -1,8 +1,8 @@
-/// The replica's end of a shard's replication: checks, applies, then acknowledges. What it has acknowledged as
-/// applied is visible to every reader on this core from then on.
-/// Thread:   owner core
+/// The replica's end of a shard's replication: checks, applies, then acknowledges. What it has acknowledged
+/// as applied is visible to every reader on this core from then on. Thread:   owner core
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -24,7 +24,10 @@ class Applier {
  public:
   virtual ~Applier() = default;
   /// Entries are checked and in LSN order. Fragments arrive in order of their offset; the last one makes the
-  /// put visible. Suspends: never
+  /// put visible. After an error the link is closed and the same entries come again with the next one.
+  /// Suspends: never
+  /// Lifetime: keys and values until the call returns; a hostile peer may change the bytes (not the lengths)
+  ///           meanwhile, so decide on copies
   virtual Status apply(std::span<const EntryView> entries) = 0;
   /// The stream broke: forget any half-assembled put.
   virtual void abandon_fragments() = 0;
@@ -43,10 +46,10 @@ class ApplyPolicy {
 struct ReplicaOptions {
   ShardId shard{};
   HistoryId history{};
-  Epoch epoch{};                           ///< entries below it are refused
+  Epoch epoch{};  ///< what is below it is refused
   Duration heartbeat = milliseconds(100);
   Duration link_timeout = seconds(3);
-  const ApplyPolicy* policy = nullptr;     ///< null: apply, then acknowledge
+  const ApplyPolicy* policy = nullptr;  ///< null: apply, then acknowledge
 };
 
 struct ReplicaStats {
@@ -58,16 +61,23 @@ struct ReplicaStats {
 
 class Replica final : public PollSource {
  public:
+  /// Adds itself to the reactor; reactor, applier and policy outlive it.
+  /// Errors:   EINVAL for times that make no sense
   static Result<std::unique_ptr<Replica>> create(Reactor& reactor, Applier& applier,
                                                  const ReplicaOptions& options);
+  /// close() if it was not called. No fiber may be waiting.
   ~Replica() override;
 
-  /// Follows a new link, from applied_lsn() on. The previous one, if any, is closed.
+  /// Follows a new link, from applied_lsn() on; `history` and `epoch` are what the primary said in its hello.
+  /// The previous link, if any, is closed. A replica without a history takes the primary's.
+  /// Errors:   wrong_context, old_epoch: the link is closed with that reason
   Status attach(std::unique_ptr<Link> link, HistoryId history, Epoch epoch);
   [[nodiscard]] bool connected() const;
+  /// Called on the loop whenever a link was lost, with the reason; not for one that close() or attach() ends.
   void on_link_lost(std::function<void(const std::string& reason)> handler);
 
   [[nodiscard]] Lsn applied_lsn() const;
+  [[nodiscard]] HistoryId history() const;  ///< 0: none yet
   [[nodiscard]] Epoch epoch() const;
   /// Suspends until `lsn` is applied. Suspends: yes (fiber)
   /// Errors:   deadline_exceeded, cancelled

@@ -18,9 +18,9 @@ inline constexpr std::uint16_t kWireVersionMin = 1;
 inline constexpr std::uint16_t kWireVersionMax = 1;
 
 /// Limits of wire version 1.
-inline constexpr std::uint32_t kKeyBytesMax = 64 * 1024;         ///< keys have 1 to 65,536 bytes
+inline constexpr std::uint32_t kKeyBytesMax = 64 * 1024;  ///< keys have 1 to 65,536 bytes
 inline constexpr std::uint32_t kValueBytesMax = 64 * 1024 * 1024;
-inline constexpr std::uint32_t kEntryBytesMax = 32 * 1024;       ///< larger entries travel as fragments
+inline constexpr std::uint32_t kEntryBytesMax = 32 * 1024;  ///< larger entries travel as fragments
 inline constexpr std::uint32_t kEntryAlignment = 8;
 
 /// CRC32C (Castagnoli, as in iSCSI, RFC 3720), through isa-l. `seed` chains calls.
@@ -36,7 +36,7 @@ struct FrameHeader {
   std::uint64_t sequence = 0;       ///< 1, 2, 3, ... within one generation
   std::uint32_t payload_bytes = 0;  ///< a multiple of kEntryAlignment
   std::uint32_t entries = 0;
-  Lsn first_lsn{};                  ///< of the first entry (fragments of one entry share an LSN)
+  Lsn first_lsn{};  ///< of the first entry (fragments of one entry share an LSN)
   Lsn last_lsn{};
   Lsn commit_lsn{};
 };
@@ -65,7 +65,8 @@ enum class EntryKind : std::uint8_t {
 };
 
 /// A decoded entry. For a fragment, `key` is empty and `value` is the piece of (key followed by value) that
-/// starts at `offset`; key_bytes and value_bytes are the whole put's. Visible only when whole.
+/// starts at `offset`; key_bytes and value_bytes are the whole put's. Visible only when whole. (For
+/// encode_entry() the piece may stand in both: its part of the key, then its part of the value.)
 struct EntryView {
   EntryKind kind = EntryKind::noop;
   Lsn lsn{};
@@ -109,11 +110,11 @@ struct ControlFrame {
   Epoch epoch{};
   Generation generation{};
   ShardId shard{};
-  bool closing = false;         ///< the sender is about to go, in good order
-  std::uint64_t sequence = 0;   ///< set by the link
-  Lsn received_lsn{};           ///< replica: checked by its software
-  Lsn applied_lsn{};            ///< replica: visible to its readers
-  Lsn commit_lsn{};             ///< primary
+  bool closing = false;        ///< the sender is about to go, in good order
+  std::uint64_t sequence = 0;  ///< set by the link
+  Lsn received_lsn{};          ///< replica: checked by its software
+  Lsn applied_lsn{};           ///< replica: visible to its readers
+  Lsn commit_lsn{};            ///< primary
 };
 inline constexpr std::uint32_t kControlFrameBytes = 64;
 
@@ -132,12 +133,12 @@ struct Hello {
   std::uint32_t node = 0;
   ShardId shard{};
   std::uint16_t shard_count = 0;
-  HistoryId history{};           ///< 0: none yet, takes the primary's
+  HistoryId history{};  ///< 0: none yet, takes the primary's
   std::uint64_t routing_seed = 0;
   Epoch epoch{};
   Generation generation{};
-  Lsn last_lsn{};                ///< replica: its last applied; primary: its last appended
-  Lsn first_lsn{};               ///< primary: the oldest that its log still holds
+  Lsn last_lsn{};   ///< replica: its last applied; primary: its last appended
+  Lsn first_lsn{};  ///< primary: the oldest that its log still holds
   std::uint64_t ring_bytes = 0;
   std::uint32_t key_bytes_max = kKeyBytesMax;
   std::uint32_t value_bytes_max = kValueBytesMax;
@@ -145,14 +146,22 @@ struct Hello {
 inline constexpr std::uint32_t kHelloBytes = 128;
 
 enum class RefusalReason : std::uint16_t {
-  none = 0, version = 1, role = 2, shard_count = 3, history = 4, epoch = 5, behind_log = 6, limits = 7,
-  busy = 8, malformed = 9,
+  none = 0,
+  version = 1,
+  role = 2,
+  shard_count = 3,
+  history = 4,
+  epoch = 5,
+  behind_log = 6,
+  limits = 7,
+  busy = 8,
+  malformed = 9,
 };
 
 /// Instead of a hello: why not, with both sides' values.
 struct Refusal {
   RefusalReason reason = RefusalReason::none;
-  std::uint64_t ours = 0;    ///< the refuser's value (a range as min << 16 | max)
+  std::uint64_t ours = 0;  ///< the refuser's value (a range as min << 16 | max)
   std::uint64_t theirs = 0;
 };
 inline constexpr std::uint32_t kRefusalBytes = 32;

@@ -1,0 +1,207 @@
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <string>
+
+#include <sys/mman.h>
+
+#include <tidelock/base/check.h>
+#include <tidelock/replication/log.h>
+
+#include "wire_layout.h"
+
+namespace tidelock {
+namespace {
+
+constexpr std::uint64_t kCapacityMin = 64ULL << 10;
+constexpr std::uint64_t kCapacityMax = 64ULL << 30;
+/// Twice the largest entry, so that in every segment some entry begins, and each has its mark.
+constexpr std::uint64_t kSegmentBytes = 64ULL << 10;
+static_assert(kSegmentBytes >= 2 * kEntryBytesMax);
+
+/// What walking needs of an encoded entry. The log's own memory is trusted.
+struct Shape {
+  std::uint32_t bytes;
+  Lsn lsn;
+  bool first_piece;
+  bool last_piece;
+};
+
+Shape shape_of(const std::byte* at) {
+  using namespace layout::entry;
+  const auto kind = static_cast<EntryKind>(load<std::uint8_t>(at + kKind));
+  const auto key_bytes = load<std::uint32_t>(at + kKeyBytes);
+  const auto value_bytes = load<std::uint32_t>(at + kValueBytes);
+  const Lsn lsn{load<std::uint64_t>(at + kLsn)};
+  if (kind != EntryKind::fragment) return {entry_bytes(kind, key_bytes, value_bytes), lsn, true, true};
+  const std::uint64_t offset = load<std::uint32_t>(at + kOffset);
+  const auto piece_bytes = load<std::uint32_t>(at + kPieceBytes);
+  const std::uint64_t whole_bytes = std::uint64_t{key_bytes} + value_bytes;
+  return {entry_bytes(kind, 0, piece_bytes), lsn, offset == 0, offset + piece_bytes == whole_bytes};
+}
+
+bool is_skip(const std::byte* at) {
+  return load<std::uint8_t>(at + layout::entry::kKind) == layout::entry::kSkipKind;
+}
+
+/// Maps every page now: a page fault on the data path would cost more than the append.
+bool populate(void* memory, std::uint64_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  if (::madvise(memory, bytes, MADV_POPULATE_WRITE) == 0) return true;
+  if (errno != EINVAL) return false;  // EINVAL: a kernel before 5.14
+#endif
+  constexpr std::uint64_t kPageBytes = 4096;
+  auto* const page = static_cast<volatile std::byte*>(memory);
+  for (std::uint64_t i = 0; i < bytes; i += kPageBytes) page[i] = std::byte{0};
+  return true;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Log>> Log::create(std::uint64_t capacity_bytes) {
+  if (!std::has_single_bit(capacity_bytes) || capacity_bytes < kCapacityMin ||
+      capacity_bytes > kCapacityMax) {
+    return Error::from_errno(EINVAL, "a log of " + std::to_string(capacity_bytes) +
+                                         " bytes: give a power of two from 64 KiB to 64 GiB");
+  }
+  void* const memory =
+      ::mmap(nullptr, capacity_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    return Error::from_errno(errno, "cannot map a log of " + std::to_string(capacity_bytes) +
+                                        " bytes: lower log_bytes or raise the memory limit");
+  }
+  static_cast<void>(::madvise(memory, capacity_bytes, MADV_HUGEPAGE));  // a wish; small pages do as well
+  if (!populate(memory, capacity_bytes)) {
+    const int failure = errno;
+    ::munmap(memory, capacity_bytes);
+    return Error::from_errno(failure, "cannot populate a log of " + std::to_string(capacity_bytes) +
+                                          " bytes: lower log_bytes or raise the memory limit");
+  }
+  return std::unique_ptr<Log>(new Log(static_cast<std::byte*>(memory), capacity_bytes));
+}
+
+Log::Log(std::byte* memory, std::uint64_t capacity)
+    : memory_(memory), capacity_(capacity), marks_(capacity / kSegmentBytes + 1) {}
+
+Log::~Log() { ::munmap(memory_, capacity_); }
+
+void Log::release_to(std::uint64_t position) {
+  TL_ASSERT(position >= begin_ && position <= end_, "only what is readable can be kept");
+  needed_ = position;
+}
+
+bool Log::fits(std::uint32_t bytes) const {
+  const std::uint64_t tail = tail_bytes(end_);
+  const std::uint64_t skip = bytes > tail ? tail : 0;
+  return bytes <= capacity_ / 2 && end_ + skip + bytes <= needed_ + capacity_;
+}
+
+void Log::append(const EntryView& entry) {
+  const std::uint32_t bytes = entry_bytes(entry.kind, entry.key.size(), entry.value.size());
+  TL_ASSERT(entry.lsn == last_lsn_.next(), "LSNs have no gaps");
+  TL_ASSERT(bytes <= kEntryBytesMax && fits(bytes), "append() after fits()");
+  const std::uint64_t tail = tail_bytes(end_);
+  const std::uint64_t position = bytes > tail ? end_ + tail : end_;
+  if (position + bytes > capacity_) forget_before(position + bytes - capacity_);
+  std::byte* const memory = memory_;
+  if (position != end_) {
+    // The whole word, so that what an older lap left in it is not taken for an entry.
+    store(memory + (end_ & (capacity_ - 1)), std::uint64_t{layout::entry::kSkipKind});
+  }
+  std::byte* const to = memory + (position & (capacity_ - 1));
+  encode_entry(entry, {to, bytes});
+
+  Mark& mark = marks_[(position / kSegmentBytes) % marks_.size()];
+  if (position == 0 || mark.position / kSegmentBytes != position / kSegmentBytes)
+    mark = {position, entry.lsn};
+  end_ = position + bytes;
+  if (shape_of(to).last_piece) {
+    last_lsn_ = entry.lsn;
+    whole_end_ = end_;
+  }
+}
+
+/// `position`, or the start of the next lap if the rest of this one is unused.
+std::uint64_t Log::skip_tail(std::uint64_t position) const {
+  return position < end_ && is_skip(at(position)) ? position + tail_bytes(position) : position;
+}
+
+/// Moves begin() to an entry at or after `position`. Reads each entry once before it is overwritten.
+void Log::forget_before(std::uint64_t position) {
+  while (begin_ < position) {
+    const std::uint64_t entry = skip_tail(begin_);
+    begin_ = entry != begin_ ? entry : entry + shape_of(at(entry)).bytes;
+  }
+}
+
+Lsn Log::first_lsn() const {
+  const std::uint64_t first = skip_tail(begin_);
+  if (first >= end_) return last_lsn_.next();
+  const Shape shape = shape_of(at(first));
+  return shape.first_piece ? shape.lsn : shape.lsn.next();
+}
+
+Log::Run Log::run_at(std::uint64_t position, std::uint32_t bytes_max) const {
+  TL_ASSERT(position >= begin_ && position <= end_, "a cursor stays within what is readable");
+  Run run;
+  const std::uint64_t start = skip_tail(position);
+  std::uint64_t next = start;
+  const std::uint64_t limit = std::min({end_, start + bytes_max, start + tail_bytes(start)});
+  while (next < limit && !is_skip(at(next))) {
+    const Shape shape = shape_of(at(next));
+    if (next + shape.bytes > limit) break;
+    if (run.entries == 0) run.first_lsn = shape.lsn;
+    run.last_lsn = shape.lsn;
+    run.whole_lsn = shape.last_piece ? shape.lsn : Lsn{shape.lsn.value - 1};
+    ++run.entries;
+    next += shape.bytes;
+  }
+  if (run.entries == 0) {
+    run.next = position;
+    return run;
+  }
+  run.bytes = {at(start), next - start};
+  run.next = next;
+  return run;
+}
+
+/// The last mark that stands before `lsn`, or begin().
+std::uint64_t Log::search_from(Lsn lsn) const {
+  std::uint64_t low = begin_ / kSegmentBytes + 1;  // begin()'s own segment: its mark may lie before begin()
+  std::uint64_t high = end_ / kSegmentBytes + 1;   // one past the last segment that may have a mark
+  if (end_ % kSegmentBytes == 0 && high > low) --high;
+  std::uint64_t found = begin_;
+  while (low < high) {
+    const std::uint64_t middle = low + (high - low) / 2;
+    const Mark& mark = marks_[middle % marks_.size()];
+    if (mark.position / kSegmentBytes == middle && mark.lsn < lsn) {
+      found = mark.position;
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return found;
+}
+
+Result<std::uint64_t> Log::position_after(Lsn lsn) const {
+  const Lsn wanted = lsn.next();
+  const bool at_end = lsn == last_lsn_;
+  if (lsn > last_lsn_ || (at_end && whole_end_ < begin_) || (!at_end && wanted < first_lsn())) {
+    return Error(ReplicationErrc::gap,
+                 "LSN " + std::to_string(wanted.value) + " is asked for, the log holds " +
+                     std::to_string(first_lsn().value) + " to " + std::to_string(last_lsn_.value) +
+                     ": start the replica empty, or raise log_bytes for longer outages");
+  }
+  if (at_end) return whole_end_;
+  std::uint64_t position = search_from(wanted);
+  for (;;) {
+    position = skip_tail(position);
+    TL_ASSERT(position < end_, "an LSN between first and last is in the log");
+    const Shape shape = shape_of(at(position));
+    if (shape.lsn == wanted) return position;
+    position += shape.bytes;
+  }
+}
+
+}  // namespace tidelock

@@ -1,0 +1,185 @@
+// What happens every turn: acknowledgements in, batches out.
+#include <algorithm>
+#include <array>
+
+#include <tidelock/base/check.h>
+
+#include "primary_state.h"
+
+namespace tidelock {
+namespace {
+
+/// link_closed is no reason of its own: the link has a better one, and says it once what it holds was
+/// received.
+void close_unless_passing(Link& link, const Error& error) {
+  if (error != ReplicationErrc::link_full && error != ReplicationErrc::link_closed)
+    link.close(error.message());
+}
+
+}  // namespace
+
+std::uint32_t Primary::poll(std::uint32_t budget) { return state_->poll(budget); }
+void Primary::flush() { state_->flush(); }
+void Primary::arm() {
+  for (State::Peer& peer : state_->peers) peer.link->arm();
+}
+void Primary::disarm() {
+  for (State::Peer& peer : state_->peers) peer.link->disarm();
+}
+bool Primary::has_work() const {
+  if (state_->resumed) return true;
+  return std::any_of(state_->peers.begin(), state_->peers.end(), [](const State::Peer& peer) {
+    return peer.link->has_work() || peer.link->state() == LinkState::closed;
+  });
+}
+
+std::uint32_t Primary::State::poll(std::uint32_t budget) {
+  admitted_bytes = 0;
+  std::uint32_t done = 0;
+  bool completed = false;
+  bool closed = false;
+  iterating = true;
+  for (Peer& peer : peers) {
+    done += peer.link->poll(budget);
+    done += take_controls(peer, budget);
+    completed = take_completions(peer) || completed;
+    closed = closed || peer.link->state() == LinkState::closed;
+  }
+  iterating = false;
+  if (std::exchange(resumed, false)) {
+    for (const Peer& peer : peers) {
+      received = std::max(received, peer.received);
+      applied = std::max(applied, peer.applied);
+    }
+    ++done;
+  }
+  if (completed) release_log();
+  if (room_head != nullptr) wake_room();  // who was let in last may have appended nothing
+  if (done > 0) wake_reached();
+  if (closed) {
+    sweep();
+    ++done;
+  }
+  return done;
+}
+
+std::uint32_t Primary::State::take_controls(Peer& peer, std::uint32_t budget) {
+  std::uint32_t taken = 0;
+  while (taken < budget) {
+    const auto frame = peer.link->receive_control();
+    if (!frame) break;
+    ++taken;
+    accept_ack(peer, *frame);
+  }
+  return taken;
+}
+
+/// The peer may lie: nothing is believed that it cannot know.
+void Primary::State::accept_ack(Peer& peer, const ControlFrame& frame) {
+  if (frame.epoch != options.epoch) {
+    return peer.link->close(frame.epoch > options.epoch ? "the replica follows a newer epoch"
+                                                        : "the replica acknowledges an older epoch");
+  }
+  if (frame.received_lsn > peer.sent || frame.applied_lsn > frame.received_lsn) {
+    return peer.link->close("the replica acknowledges what it was not sent");
+  }
+  // Cumulative: an older frame has nothing to say.
+  peer.received = std::max(peer.received, frame.received_lsn);
+  peer.applied = std::max(peer.applied, frame.applied_lsn);
+  received = std::max(received, peer.received);
+  applied = std::max(applied, peer.applied);
+  if (frame.closing) peer.link->close("the replica said goodbye");
+}
+
+bool Primary::State::take_completions(Peer& peer) {
+  const std::uint64_t count = peer.link->batches_completed() - peer.batches_before;
+  if (count == peer.batches_completed) return false;
+  TL_ASSERT(count > peer.batches_completed && count <= peer.batches_published,
+            "a link completes what was published, in order");
+  peer.batches_completed = count;
+  peer.completed = peer.batch_ends[(count - 1) % kBatchesInFlightMax];
+  peer.progress_at = reactor.now();
+  return true;
+}
+
+/// Gives the log what no link needs any more.
+void Primary::State::release_log() {
+  std::uint64_t needed = log->end();
+  for (const Peer& peer : peers) needed = std::min(needed, peer.completed);
+  log->release_to(needed);
+  wake_room();
+}
+
+void Primary::State::flush() {
+  const Instant now = reactor.now();
+  iterating = true;
+  for (Peer& peer : peers) {
+    if (peer.link->state() == LinkState::closed) continue;
+    if (peer.cursor != log->end()) publish_pending(peer);
+    const bool heartbeat_due = now - peer.sent_at >= Duration{options.heartbeat.ns / 2};
+    if (peer.commit_sent < commit_lsn() || heartbeat_due) send_control(peer, false);
+    peer.link->flush();
+  }
+  iterating = false;
+}
+
+void Primary::State::publish_pending(Peer& peer) {
+  while (peer.cursor != log->end() && publish_batch(peer)) {
+  }
+  // A link that copies is done with the bytes already.
+  if (take_completions(peer)) release_log();
+}
+
+/// One batch of at most two ranges: up to the ring's end, and on from its start.
+bool Primary::State::publish_batch(Peer& peer) {
+  if (peer.batches_published - peer.batches_completed == kBatchesInFlightMax) return false;
+  const std::uint32_t bytes_max = std::min(peer.link->batch_bytes_max(), kBatchBytesTarget);
+  std::array<Bytes, 2> ranges;
+  std::size_t used = 0;
+  std::uint64_t next = peer.cursor;
+  FrameHeader header;
+  header.history = options.history;
+  header.epoch = options.epoch;
+  header.shard = options.shard;
+  header.commit_lsn = commit_lsn();
+  Lsn whole = peer.sent;
+  while (used < ranges.size()) {
+    const Log::Run run = log->run_at(next, bytes_max - header.payload_bytes);
+    if (run.entries == 0) break;
+    if (used == 0) header.first_lsn = run.first_lsn;
+    header.last_lsn = run.last_lsn;
+    header.entries += run.entries;
+    header.payload_bytes += static_cast<std::uint32_t>(run.bytes.size());
+    whole = run.whole_lsn;
+    next = run.next;
+    ranges[used++] = run.bytes;
+  }
+  TL_ASSERT(used > 0, "every entry fits a batch");
+  const Status published = peer.link->publish(header, std::span(ranges.data(), used));
+  if (!published) {
+    close_unless_passing(*peer.link, published.error());
+    return false;
+  }
+  peer.batch_ends[peer.batches_published++ % kBatchesInFlightMax] = next;
+  peer.cursor = next;
+  peer.sent = whole;
+  peer.commit_sent = header.commit_lsn;
+  peer.sent_at = peer.progress_at = reactor.now();
+  bump(stats.batches);
+  return true;
+}
+
+void Primary::State::send_control(Peer& peer, bool closing) {
+  ControlFrame frame;
+  frame.history = options.history;
+  frame.epoch = options.epoch;
+  frame.shard = options.shard;
+  frame.closing = closing;
+  frame.commit_lsn = commit_lsn();
+  const Status sent = peer.link->send_control(frame);
+  if (!sent) return close_unless_passing(*peer.link, sent.error());
+  peer.commit_sent = frame.commit_lsn;
+  peer.sent_at = reactor.now();
+}
+
+}  // namespace tidelock

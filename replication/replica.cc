@@ -1,0 +1,140 @@
+// Set-up, the link coming and going, and those who wait for an LSN. The data path is in replica_datapath.cc.
+#include <cerrno>
+#include <utility>
+
+#include <tidelock/base/check.h>
+
+#include "replica_state.h"
+
+namespace tidelock {
+namespace {
+
+std::string milliseconds_text(Duration duration) { return std::to_string(duration.ns / 1'000'000) + " ms"; }
+std::string epoch_text(Epoch epoch) {
+  return std::to_string(epoch.counter) + "." + std::to_string(epoch.node);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Replica>> Replica::create(Reactor& reactor, Applier& applier,
+                                                 const ReplicaOptions& options) {
+  if (options.heartbeat < microseconds(1) || options.link_timeout <= options.heartbeat) {
+    return Error::from_errno(EINVAL, "heartbeat " + milliseconds_text(options.heartbeat) + ", link_timeout " +
+                                         milliseconds_text(options.link_timeout) +
+                                         ": give a heartbeat above 0 and a timeout of several heartbeats");
+  }
+  std::unique_ptr<Replica> replica(new Replica(std::make_unique<State>(reactor, applier, options)));
+  reactor.add_source(*replica);
+  return replica;
+}
+
+Replica::Replica(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Replica::~Replica() {
+  close("the replica has ended");
+  TL_ASSERT(state_->waiters.head() == nullptr, "a fiber still waits for an LSN");
+  state_->reactor.remove_source(*this);
+}
+
+Status Replica::attach(std::unique_ptr<Link> link, HistoryId history, Epoch epoch) {
+  return state_->attach(std::move(link), history, epoch);
+}
+bool Replica::connected() const { return state_->link && state_->link->state() == LinkState::ready; }
+void Replica::on_link_lost(std::function<void(const std::string& reason)> handler) {
+  state_->link_lost = std::move(handler);
+}
+Lsn Replica::applied_lsn() const { return state_->applied; }
+HistoryId Replica::history() const { return state_->history; }
+Epoch Replica::epoch() const { return state_->epoch; }
+const ReplicaStats& Replica::stats() const { return state_->stats; }
+Status Replica::wait_applied(Lsn lsn, Instant deadline) { return state_->wait_applied(lsn, deadline); }
+void Replica::close(const std::string& reason) { state_->dismiss(reason); }
+
+Status Replica::State::attach(std::unique_ptr<Link> next, HistoryId its_history, Epoch its_epoch) {
+  const auto refuse = [&next](ReplicationErrc code, const std::string& detail) {
+    Error error(code, detail);
+    next->close(error.message());
+    return error;
+  };
+  if (history != HistoryId{} && its_history != history) {
+    return refuse(ReplicationErrc::wrong_context,
+                  "the primary follows history " + std::to_string(its_history.value) + ", this replica " +
+                      std::to_string(history.value) + ": start it empty to follow another");
+  }
+  if (its_epoch < epoch) {
+    return refuse(ReplicationErrc::old_epoch, "the primary is in epoch " + epoch_text(its_epoch) +
+                                                  ", this replica has seen " + epoch_text(epoch) +
+                                                  ": connect to the newest primary");
+  }
+  dismiss("another link takes over");
+  history = its_history;
+  epoch = its_epoch;
+  link = std::move(next);
+  received = received_acknowledged = applied_acknowledged = applied;
+  sent_at = reactor.now();
+  set_gauge(stats.received_lsn, received.value);
+  set_gauge(stats.link_up, 1);
+  arm_tick();
+  return {};
+}
+
+void Replica::State::dismiss(const std::string& reason) {
+  if (!link) return;
+  if (link->state() == LinkState::ready) {
+    send_ack(true);
+    link->flush();
+  }
+  link->close(reason);
+  lose_link(false);
+}
+
+/// The link is closed: what was half received is forgotten, what is applied stays.
+void Replica::State::lose_link(bool report) {
+  const std::unique_ptr<Link> lost = std::move(link);
+  static_cast<void>(apply_deferred(~0ULL));
+  assembly = {};
+  goodbye = false;
+  applier.abandon_fragments();
+  heartbeat.disarm();
+  set_gauge(stats.link_up, 0);
+  if (!report) return;
+  bump(stats.links_lost);
+  if (link_lost) link_lost(lost->close_reason());
+}
+
+void Replica::State::arm_tick() {
+  // Half of the heartbeat, so that two ticks never leave more than a whole one between two frames.
+  if (link) reactor.timers().arm(heartbeat, reactor.now() + Duration{options.heartbeat.ns / 2});
+}
+
+/// Drops a silent primary. The heartbeat itself leaves in the flush of the same turn.
+void Replica::State::tick() {
+  if (link && reactor.now() - link->last_heard() > options.link_timeout) {
+    link->close("the primary said nothing for " + milliseconds_text(options.link_timeout));
+    lose_link(true);
+  }
+  arm_tick();
+}
+
+Status Replica::State::wait_applied(Lsn lsn, Instant deadline) {
+  if (lsn <= applied) return {};
+  Waiter waiter;
+  waiter.lsn = lsn;
+  waiters.insert(waiter);
+  const Wakeup wakeup = waiter.queue.wait(deadline);
+  if (waiter.reached) return {};
+  waiters.remove(waiter);
+  return to_status(wakeup);
+}
+
+/// From here on readers of this core see `lsn`.
+void Replica::State::publish_applied(Lsn lsn) {
+  applied = lsn;
+  set_gauge(stats.applied_lsn, lsn.value);
+  while (Waiter* waiter = waiters.pop_reached(lsn)) {
+    waiter->reached = true;
+    waiter->queue.notify_one();
+  }
+}
+
+}  // namespace tidelock

@@ -1,0 +1,220 @@
+// Batches in, acknowledgements out. Nothing that the peer sent is believed before it was checked, and nothing
+// is checked in memory that the peer can still change.
+#include <algorithm>
+#include <array>
+
+#include "replica_state.h"
+
+namespace tidelock {
+
+std::uint32_t Replica::poll(std::uint32_t budget) { return state_->poll(budget); }
+void Replica::flush() { state_->flush(); }
+void Replica::arm() {
+  if (state_->link) state_->link->arm();
+}
+void Replica::disarm() {
+  if (state_->link) state_->link->disarm();
+}
+bool Replica::has_work() const {
+  if (!state_->deferred.empty()) return true;
+  return state_->link &&
+         (state_->goodbye || state_->link->has_work() || state_->link->state() == LinkState::closed);
+}
+
+std::uint32_t Replica::State::poll(std::uint32_t budget) {
+  ++turn;
+  std::uint32_t done = 0;
+  if (!deferred.empty()) {
+    ++done;
+    if (const Status status = apply_deferred(turn); !status && link) link->close(status.error().message());
+  }
+  if (!link) return done;
+  done += link->poll(budget);
+  // In this order, so that all of what left before a goodbye is there when the goodbye is seen.
+  done += take_controls(budget);
+  done += take_batches(budget);
+  if (link->state() == LinkState::closed) {
+    lose_link(true);
+    ++done;
+  }
+  return done;
+}
+
+std::uint32_t Replica::State::take_controls(std::uint32_t budget) {
+  std::uint32_t taken = 0;
+  while (taken < budget) {
+    const auto frame = link->receive_control();
+    if (!frame) break;
+    ++taken;
+    if (frame->epoch != epoch) {
+      link->close("a control frame of another epoch than the primary's hello");
+      break;
+    }
+    commit = std::max(commit, frame->commit_lsn);
+    goodbye = goodbye || frame->closing;
+  }
+  if (taken > 0) set_gauge(stats.commit_lsn, std::min(commit, applied).value);
+  return taken;
+}
+
+std::uint32_t Replica::State::take_batches(std::uint32_t budget) {
+  std::uint32_t taken = 0;
+  std::uint64_t bytes = 0;
+  while (taken < budget && bytes < kPollBytesMax) {
+    const auto batch = link->receive();
+    if (!batch) {
+      if (goodbye) link->close("the primary said goodbye");
+      break;
+    }
+    ++taken;
+    bytes += batch->payload.size();
+    if (const Status accepted = accept_batch(*batch); !accepted) {
+      link->close("batch " + std::to_string(batch->header.sequence) + ": " + accepted.error().message());
+      break;
+    }
+    link->release();
+    bump(stats.batches);
+  }
+  if (taken > 0) {
+    set_gauge(stats.received_lsn, received.value);
+    set_gauge(stats.commit_lsn, std::min(commit, applied).value);
+  }
+  return taken;
+}
+
+/// The link has checked magic, version, CRC, sequence and context; here is what only the stream knows.
+Status Replica::State::accept_header(const FrameHeader& header) const {
+  if (header.history != history || header.shard != options.shard) return ReplicationErrc::wrong_context;
+  if (header.epoch < epoch) return ReplicationErrc::old_epoch;
+  if (header.epoch > epoch) return Error(ReplicationErrc::malformed, "an epoch that no hello announced");
+  // Fragments do not count as received before they are whole, so this holds in the midst of them too.
+  if (header.first_lsn != received.next()) {
+    return Error(ReplicationErrc::gap, "LSN " + std::to_string(header.first_lsn.value) + " after " +
+                                           std::to_string(received.value));
+  }
+  return {};
+}
+
+Status Replica::State::accept_batch(const Batch& batch) {
+  TL_TRY(accept_header(batch.header));
+  const std::uint32_t turns_early =
+      options.policy != nullptr ? options.policy->turns_acknowledged_early() : 0;
+  std::array<EntryView, kSliceEntries> slice;
+  std::size_t used = 0;
+  std::uint32_t entries = 0;
+  Lsn last{};
+  Status status;
+  for (EntryReader reader(batch.payload); status && !reader.at_end();) {
+    const auto entry = reader.next();
+    status = entry ? accept_entry(*entry, batch.header.epoch) : Status(entry.error());
+    if (!status) break;
+    slice[used++] = *entry;
+    ++entries;
+    last = entry->lsn;
+    if (used == slice.size()) {
+      if (turns_early == 0) status = apply_slice({slice.data(), used});
+      used = 0;
+    }
+  }
+  // The prefix that was good is served even if the rest is not: it is history all the same.
+  if (used > 0 && turns_early == 0) {
+    const Status applied_rest = apply_slice({slice.data(), used});
+    if (status && !applied_rest) status = applied_rest;
+  }
+  TL_TRY(std::move(status));
+  if (entries != batch.header.entries || last != batch.header.last_lsn) return ReplicationErrc::bad_length;
+  commit = std::max(commit, batch.header.commit_lsn);
+  if (turns_early > 0) defer(batch.payload, turns_early);
+  return {};
+}
+
+Status Replica::State::accept_entry(const EntryView& entry, Epoch frame_epoch) {
+  if (entry.lsn != received.next()) {
+    return Error(ReplicationErrc::gap,
+                 "LSN " + std::to_string(entry.lsn.value) + " after " + std::to_string(received.value));
+  }
+  if (entry.epoch < entry_epoch) return ReplicationErrc::old_epoch;
+  if (entry.epoch > frame_epoch)
+    return Error(ReplicationErrc::malformed, "an entry of a later epoch than its frame");
+  if (entry.kind == EntryKind::fragment) {
+    TL_TRY(accept_fragment(entry));
+  } else if (assembly.active) {
+    return Error(ReplicationErrc::malformed, "another entry amid fragments");
+  }
+  entry_epoch = entry.epoch;
+  if (!assembly.active) received = entry.lsn;
+  return {};
+}
+
+Status Replica::State::accept_fragment(const EntryView& entry) {
+  if (!assembly.active) assembly = {true, entry.key_bytes, entry.value_bytes, 0};
+  if (entry.key_bytes != assembly.key_bytes || entry.value_bytes != assembly.value_bytes ||
+      entry.offset != assembly.next_offset) {
+    return Error(ReplicationErrc::malformed, "a fragment that does not continue the one before");
+  }
+  assembly.next_offset += entry.value.size();
+  if (entry.last_fragment()) assembly.active = false;
+  return {};
+}
+
+Status Replica::State::apply_slice(std::span<const EntryView> entries) {
+  TL_TRY(applier.apply(entries));
+  bump(stats.entries, entries.size());
+  const EntryView& last = entries.back();
+  const bool whole = last.kind != EntryKind::fragment || last.last_fragment();
+  const Lsn lsn = whole ? last.lsn : Lsn{last.lsn.value - 1};
+  if (lsn > applied) publish_applied(lsn);
+  return {};
+}
+
+// ---- the planted fault ----------------------------------------------------------------------------------
+
+/// Claims the batch as applied and keeps a copy to apply some turns later.
+void Replica::State::defer(Bytes payload, std::uint32_t turns) {
+  deferred.push_back({turn + turns, {payload.begin(), payload.end()}});
+  if (received > applied) publish_applied(received);
+}
+
+Status Replica::State::apply_deferred(std::uint64_t turn_limit) {
+  while (!deferred.empty() && deferred.front().due_turn <= turn_limit) {
+    const Deferred batch = std::move(deferred.front());
+    deferred.pop_front();
+    for (EntryReader reader(batch.payload); !reader.at_end();) {
+      TL_TRY(const EntryView entry, reader.next());
+      TL_TRY(apply_slice({&entry, 1}));
+    }
+  }
+  return {};
+}
+
+// ---- acknowledging --------------------------------------------------------------------------------------
+
+void Replica::State::flush() {
+  if (!link || link->state() == LinkState::closed) return;
+  const bool heartbeat_due = reactor.now() - sent_at >= Duration{options.heartbeat.ns / 2};
+  if (received > received_acknowledged || applied > applied_acknowledged || heartbeat_due) send_ack(false);
+  link->flush();
+}
+
+void Replica::State::send_ack(bool closing) {
+  ControlFrame frame;
+  frame.history = history;
+  frame.epoch = epoch;
+  frame.shard = options.shard;
+  frame.closing = closing;
+  frame.received_lsn = received;
+  frame.applied_lsn = applied;
+  const Status sent = link->send_control(frame);
+  if (!sent) {
+    // link_closed is no reason of its own: the link has a better one, and may still hold batches to receive.
+    const bool passing =
+        sent.error() == ReplicationErrc::link_full || sent.error() == ReplicationErrc::link_closed;
+    if (!passing) link->close(sent.error().message());
+    return;
+  }
+  received_acknowledged = received;
+  applied_acknowledged = applied;
+  sent_at = reactor.now();
+}
+
+}  // namespace tidelock

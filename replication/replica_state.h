@@ -1,0 +1,109 @@
+/// The inside of a Replica, shared by replica.cc (set-up, the link, waiters) and replica_datapath.cc.
+/// Thread:   owner core
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <tidelock/reactor/timer.h>
+#include <tidelock/replication/replica.h>
+
+#include "counter.h"
+#include "lsn_list.h"
+
+namespace tidelock {
+
+/// One poll takes no more than this much payload, so that no stretch of work is longer.
+inline constexpr std::uint32_t kPollBytesMax = 64 * 1024;
+/// Entries that are checked, then applied, before the next are looked at: their headers stay in the cache.
+inline constexpr std::size_t kSliceEntries = 64;
+
+struct Replica::State {
+  /// A wait_applied(), on its fiber's stack.
+  struct Waiter {
+    Lsn lsn{};
+    WaitQueue queue;
+    bool reached = false;
+    Waiter* next = nullptr;
+    Waiter* previous = nullptr;
+  };
+
+  /// A put of which some fragments have come.
+  struct Assembly {
+    bool active = false;
+    std::uint32_t key_bytes = 0;
+    std::uint32_t value_bytes = 0;
+    std::uint64_t next_offset = 0;
+  };
+
+  /// Of the planted ApplyPolicy only: a batch that was acknowledged and is not yet applied.
+  struct Deferred {
+    std::uint64_t due_turn = 0;
+    std::vector<std::byte> payload;
+  };
+
+  struct OwnedTimer : Timer {
+    OwnedTimer(State& owner, Callback callback) : Timer(callback), state(owner) {}
+    State& state;
+  };
+
+  State(Reactor& owner, Applier& target, const ReplicaOptions& chosen)
+      : reactor(owner),
+        applier(target),
+        options(chosen),
+        history(chosen.history),
+        epoch(chosen.epoch),
+        entry_epoch(chosen.epoch) {}
+
+  // replica.cc
+  Status attach(std::unique_ptr<Link> next, HistoryId its_history, Epoch its_epoch);
+  void dismiss(const std::string& reason);
+  void lose_link(bool report);
+  void tick();
+  void arm_tick();
+  Status wait_applied(Lsn lsn, Instant deadline);
+  void publish_applied(Lsn lsn);
+
+  // replica_datapath.cc
+  std::uint32_t poll(std::uint32_t budget);
+  void flush();
+  std::uint32_t take_controls(std::uint32_t budget);
+  std::uint32_t take_batches(std::uint32_t budget);
+  Status accept_header(const FrameHeader& header) const;
+  Status accept_batch(const Batch& batch);
+  Status accept_entry(const EntryView& entry, Epoch frame_epoch);
+  Status accept_fragment(const EntryView& entry);
+  Status apply_slice(std::span<const EntryView> entries);
+  void defer(Bytes payload, std::uint32_t turns);
+  Status apply_deferred(std::uint64_t turn_limit);
+  void send_ack(bool closing);
+
+  Reactor& reactor;
+  Applier& applier;
+  ReplicaOptions options;
+  ReplicaStats stats;
+  std::unique_ptr<Link> link;
+  std::function<void(const std::string&)> link_lost;
+  HistoryId history;
+  Epoch epoch;        ///< of the primary that is followed
+  Epoch entry_epoch;  ///< of the newest entry: the backlog may hold entries of earlier epochs
+  Lsn received{};     ///< checked; the newest that is whole
+  Lsn applied{};      ///< visible
+  Lsn commit{};
+  Assembly assembly;
+  bool goodbye = false;  ///< the primary has gone in good order; what it sent before is still taken
+  Lsn received_acknowledged{};
+  Lsn applied_acknowledged{};
+  Instant sent_at{};
+  std::uint64_t turn = 0;
+  std::deque<Deferred> deferred;
+  LsnList<Waiter> waiters;
+  OwnedTimer heartbeat{*this, [](Timer& timer) { static_cast<OwnedTimer&>(timer).state.tick(); }};
+};
+
+}  // namespace tidelock

@@ -20,6 +20,7 @@ struct RunOptions {
   std::uint32_t shards = 0;  ///< 0: half of the usable CPUs, at least 1
   AckLevel ack = AckLevel::applied;
   double duration_s = 5;
+  std::uint64_t checks = 0;  ///< end early once so many receipts were checked; 0: never
   std::uint32_t value_bytes = 128;
   double read_ratio = 0.5;
   KeyDistribution keys = KeyDistribution::uniform;

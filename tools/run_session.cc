@@ -159,6 +159,10 @@ void RunSession::on_message(Node& node, const nlohmann::json& message) {
     if (latest_.loaded != before.loaded || latest_.ops != before.ops || latest_.failed != before.failed ||
         latest_.checked != before.checked)
       extend_deadline();
+    if (options_.checks > 0 && latest_.checked >= options_.checks && !enough_) {
+      enough_ = true;
+      command(primary_, {{"command", "stop"}});
+    }
     on_progress_(latest_);
   }
 }

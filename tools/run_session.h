@@ -76,6 +76,7 @@ class RunSession {
   FileHandle signals_;
   bool started_ = false;
   bool finish_sent_ = false;
+  bool enough_ = false;  ///< RunOptions::checks is reached
   RunProgress latest_;
   RunOutcome outcome_;
   SteadyClock::time_point deadline_;

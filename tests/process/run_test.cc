@@ -1,0 +1,154 @@
+#include <chrono>
+#include <filesystem>
+#include <signal.h>
+#include <string>
+#include <thread>
+#include <unistd.h>
+
+#include <doctest/doctest.h>
+
+#include "program.h"
+
+using namespace std::chrono_literals;
+using tidelock::test::kTidelock;
+using tidelock::test::kTidelockPlanted;
+using tidelock::test::Program;
+using tidelock::test::ProgramResult;
+using tidelock::test::run_program;
+using tidelock::test::TemporaryFile;
+
+namespace {
+
+void check_proved(const ProgramResult& result) {
+  INFO(result.err);
+  INFO(result.out);
+  CHECK(result.exit_status == 0);
+  const auto report = result.json();
+  REQUIRE(report.is_object());
+  CHECK(report["stale"] == 0);
+  CHECK(report["wrong"] == 0);
+  CHECK(report["unverified"] == 0);
+  CHECK(report["failed"] == 0);
+  CHECK(report["digests_equal"] == true);
+  CHECK(report["checked"] > 0);
+  CHECK(report["ops"] > 0);
+  CHECK(report["loaded"] == report["keys"]);
+  for (const auto& shard : report["shards"]) CHECK(shard["last_lsn"] == shard["replica_lsn"]);
+}
+
+}  // namespace
+
+TEST_CASE("run: every ack level, one and two shards, both wakeups: nothing stale, digests equal") {
+  for (const char* shards : {"1", "2"}) {
+    for (const char* ack : {"local", "received", "applied"}) {
+      for (const char* wake : {"msg_ring", "eventfd"}) {
+        CAPTURE(shards);
+        CAPTURE(ack);
+        CAPTURE(wake);
+        check_proved(run_program(kTidelock, {"run", "--json", "--duration", "0.4", "--shards", shards,
+                                             "--ack", ack, "--wake", wake}));
+      }
+    }
+  }
+}
+
+TEST_CASE("run: the report names all that a reader needs to judge it") {
+  const auto result = run_program(kTidelock, {"run", "--json", "--duration", "0.2", "--shards", "1"});
+  const auto report = result.json();
+  REQUIRE(report.is_object());
+  for (const char* name : {"checked", "stale", "digests_equal", "ops", "ops_per_second", "ack_ns", "shards",
+                           "link", "host", "kernel", "command"})
+    CHECK_MESSAGE(report.contains(name), name);
+  for (const char* name : {"p50", "p99", "p99_9", "max"})
+    CHECK_MESSAGE(report["ack_ns"].contains(name), name);
+  CHECK(report["link"] == "shm");
+  CHECK(report["command"] == "tidelock run --json --duration 0.2 --shards 1");
+  CHECK(report["shards"].size() == 1);
+  for (const char* name : {"checked", "stale", "digests_equal", "ops", "ops_per_second", "ack_ns"})
+    CHECK_MESSAGE(report["shards"][0].contains(name), name);
+  for (const auto& shard : report["primary"]) CHECK(shard["lost_wakeups"] == 0);
+  for (const auto& shard : report["replica"]) CHECK(shard["lost_wakeups"] == 0);
+}
+
+TEST_CASE("run: the table has a line a shard, a total, and where it was measured") {
+  const auto result = run_program(kTidelock, {"run", "--duration", "0.2", "--shards", "2"});
+  CHECK(result.exit_status == 0);
+  for (const char* text : {"shard", "ops/s", "p99.9", "checked", "stale", "digest", "\ntotal", "link: shm",
+                           "host: ", "kernel: ", "command: tidelock run"})
+    CHECK_MESSAGE(result.out.find(text) != std::string::npos, text);
+}
+
+TEST_CASE("run: a replica that acknowledges before it applies is found out") {
+  const auto result = run_program(kTidelockPlanted,
+                                  {"run", "--json", "--duration", "1", "--shards", "1", "--read-ratio", "0"});
+  const auto report = result.json();
+  REQUIRE(report.is_object());
+  CHECK(result.exit_status == 1);
+  CHECK(report["stale"] > 0);
+}
+
+TEST_CASE(
+    "run: tsv from a file and from standard input; of duplicate keys the last wins and they are counted") {
+  const std::string text = "a\t1\nb\t2\na\t3\nc\t\n";
+  const TemporaryFile file(text);
+  const auto from_file =
+      run_program(kTidelock, {"run", "--json", "--duration", "0.2", "--input", file.path()});
+  check_proved(from_file);
+  CHECK(from_file.json()["duplicates"] == 1);
+  CHECK(from_file.json()["keys"] == 3);
+  Program::Setup setup;
+  setup.input = text;
+  check_proved(run_program(kTidelock, {"run", "--json", "--duration", "0.2", "--input", "-"}, setup));
+}
+
+TEST_CASE("run: zipfian keys, reads only, writes only, empty and large values") {
+  const std::vector<std::string> base{"run", "--json", "--duration", "0.3", "--shards", "1"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), base.begin(), base.end());
+    return run_program(kTidelock, more);
+  };
+  check_proved(with({"--keys", "zipfian"}));
+  check_proved(with({"--read-ratio", "1"}));
+  check_proved(with({"--read-ratio", "0", "--value-bytes", "0"}));
+  check_proved(with({"--read-ratio", "0", "--value-bytes", "300000", "--in-flight", "4"}));
+}
+
+TEST_CASE("run: a log of two batches and the smallest ring hold up") {
+  check_proved(run_program(kTidelock, {"run", "--json", "--duration", "0.4", "--shards", "1", "--log-bytes",
+                                       "65536", "--ring-bytes", "262144", "--value-bytes", "20000"}));
+}
+
+TEST_CASE("run: Ctrl-C gives the partial result and exits 130") {
+  Program program(kTidelock, {"run", "--json", "--duration", "60", "--shards", "1"});
+  std::this_thread::sleep_for(2s);
+  program.signal(SIGINT);
+  const auto result = program.finish(60s);
+  CHECK(result.exit_status == 130);
+  const auto report = result.json();
+  REQUIRE(report.is_object());
+  CHECK(report["interrupted"] == true);
+  CHECK(report["stale"] == 0);
+  CHECK(report["seconds"] < 50);
+}
+
+TEST_CASE("run: nothing is left behind, also when it is killed") {
+  const std::string socket =
+      std::filesystem::temp_directory_path() / ("tidelock-left-" + std::to_string(::getpid()));
+  {
+    const auto result = run_program(kTidelock, {"run", "--json", "--duration", "0.2", "--socket", socket});
+    CHECK(result.exit_status == 0);
+    CHECK_FALSE(std::filesystem::exists(socket));
+  }
+  Program program(kTidelock, {"run", "--json", "--duration", "60", "--shards", "1"});
+  std::this_thread::sleep_for(1s);
+  const auto children = program.children();
+  CHECK(children.size() == 2);
+  program.signal(SIGKILL);
+  CHECK(program.finish(20s).exit_status == 137);
+  const auto deadline = std::chrono::steady_clock::now() + 20s;
+  for (const pid_t child : children) {
+    while (::kill(child, 0) == 0 && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(10ms);
+    CHECK(::kill(child, 0) != 0);
+  }
+}

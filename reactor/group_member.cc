@@ -1,0 +1,231 @@
+#include "group_member.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <poll.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <sys/eventfd.h>
+
+#include <tidelock/base/check.h>
+#include <tidelock/reactor/cpu_set.h>
+#include <tidelock/reactor/fence.h>
+
+#include "counter.h"
+
+namespace tidelock {
+
+namespace {
+
+/// FdWatches and other long-lived polls take ring slots beside the reactor's own operations.
+constexpr std::uint32_t kWatchSlots = 64;
+/// While stopping, reactors look around this often instead of parking.
+constexpr Duration kNap = milliseconds(1);
+
+}  // namespace
+
+GroupMember::GroupMember(GroupShared& shared, CoreId id)
+    : shared_(shared),
+      id_(id),
+      flag_(shared.directory.park_flag(id)),
+      random_(shared.options.seed + std::uint64_t{id.value} * 0x9e3779b97f4a7c15ULL) {
+  shared.directory.set_waker(id, this);
+}
+
+GroupMember::~GroupMember() {
+  if (event_fd_ >= 0) ::close(event_fd_);
+}
+
+void GroupMember::start_thread() {
+  thread_ = std::thread([this] { run(); });
+}
+
+void GroupMember::run() {
+  ::pthread_setname_np(::pthread_self(), ("reactor " + std::to_string(id_.value)).c_str());
+  if (await_start(set_up())) {
+    drive();
+    drain();
+  }
+  stall_.reset();
+  event_watch_.reset();
+  if (reactor_ != nullptr) reactor_->remove_source(host_queue_);
+  mailbox_.reset();
+  reactor_.reset();
+  ring_.reset();
+  ended_.store(true, std::memory_order_release);
+  const std::lock_guard lock(shared_.mutex);
+  ++shared_.ended;
+  shared_.changed.notify_all();
+}
+
+Status GroupMember::set_up() {
+  const ReactorGroupOptions& options = shared_.options;
+  if (!shared_.cpus.empty()) TL_TRY(pin_this_thread(shared_.cpus[id_.value]));
+  ReactorOptions reactor_options = options.reactor;
+  reactor_options.id = id_;
+  TL_TRY(ring_, UringBackend::create({.entries = options.ring_entries,
+                                      .max_operations = reactor_options.max_operations + kWatchSlots,
+                                      .allow_msg_ring = options.allow_msg_ring}));
+  ring_fd_ = ring_->fd();
+  notices_ = ring_->notices();
+  TL_TRY(reactor_, Reactor::create(reactor_options, clock_, *ring_, random_));
+  mailbox_ = std::make_unique<Mailbox>(*reactor_, shared_.directory, options.mailbox);
+  host_queue_.attach(*reactor_);
+  reactor_->add_source(host_queue_);
+  if (options.stall_signal != 0) {
+    TL_TRY(stall_, StallDetector::start(options.stall_signal, reactor_options.stall_threshold));
+  }
+  return set_up_wakeups();
+}
+
+Status GroupMember::set_up_wakeups() {
+  const ReactorGroupOptions& options = shared_.options;
+  const UringFeatures& features = ring_->features();
+  const bool needs_ring =
+      options.wake == WakeCarrier::msg_ring || options.mailbox.carrier == Carrier::msg_ring;
+  if (needs_ring && !features.msg_ring) {
+    return Error::from_errno(EOPNOTSUPP,
+                             "the kernel has no IORING_OP_MSG_RING (Linux 5.18): use the eventfd carrier");
+  }
+  wakes_by_ring_ = features.msg_ring && options.wake != WakeCarrier::eventfd;
+  ring_->on_message(
+      [](void* context, std::uint64_t data) { static_cast<Mailbox*>(context)->on_announcement(data); },
+      mailbox_.get());
+  const bool host_wakes_by_ring = wakes_by_ring_ && features.host_msg_ring;
+  if (host_wakes_by_ring && options.mailbox.carrier != Carrier::eventfd) return {};
+
+  event_fd_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (event_fd_ < 0) {
+    return Error::from_errno(errno, "eventfd for wakeups: raise the limit of open files (ulimit -n)");
+  }
+  event_watch_ = std::make_unique<FdWatch>();
+  return event_watch_->start(
+      *reactor_, event_fd_, POLLIN,
+      [](void* context, std::uint32_t) { static_cast<GroupMember*>(context)->drain_event(); }, this);
+}
+
+/// All rings exist before the first message, because a sender reads its target's descriptor without asking.
+bool GroupMember::await_start(const Status& status) {
+  std::unique_lock lock(shared_.mutex);
+  if (!status && shared_.set_up) shared_.set_up = status;
+  ++shared_.ready;
+  shared_.changed.notify_all();
+  shared_.changed.wait(lock, [this] { return shared_.start != GroupShared::Start::waiting; });
+  const bool go = shared_.start == GroupShared::Start::go;
+  lock.unlock();
+  if (reactor_ == nullptr) return go;
+  if (!go) {  // what set-up has put into the kernel has to come back before the ring goes
+    if (event_watch_ != nullptr) event_watch_->stop();
+    while (!reactor_->idle()) {
+      reactor_->turn();
+      nap();
+    }
+    return false;
+  }
+  reactor_->turn();
+  lock.lock();
+  ++shared_.turning;
+  shared_.changed.notify_all();
+  return true;
+}
+
+bool GroupMember::turn(Instant* next) {
+  if (stall_ != nullptr) stall_->tick();
+  const std::uint64_t before = reactor_->stats().busy_turns.load(std::memory_order_relaxed);
+  *next = reactor_->turn();
+  return *next == Instant{0} || reactor_->stats().busy_turns.load(std::memory_order_relaxed) != before;
+}
+
+void GroupMember::drive() {
+  const Duration spin = shared_.options.overprovisioned ? Duration{0} : shared_.options.spin;
+  Instant busy_at = reactor_->now();
+  while (!shared_.stopping.load(std::memory_order_relaxed)) {
+    Instant next;
+    if (turn(&next)) {
+      busy_at = reactor_->now();
+    } else if (reactor_->now() - busy_at < spin) {
+      spin_hint();
+    } else {
+      park(next);
+      busy_at = reactor_->now();
+    }
+  }
+}
+
+void GroupMember::park(Instant next) {
+  reactor_->arm_sources();
+  // Its fence pairs with the ones in Mailbox::flush, submit() and close_to_hosts().
+  const bool asleep = flag_.prepare(
+      [this] { return shared_.stopping.load(std::memory_order_relaxed) || reactor_->has_work(); });
+  if (asleep) {
+    count(park_stats_.parks);
+    if (stall_ != nullptr) stall_->about_to_sleep();
+    const Duration to_timer = next == Instant::never() ? Duration{INT64_MAX} : next - reactor_->refresh_now();
+    const Duration limit = std::min(to_timer, shared_.options.back_stop);
+    const bool completion = limit.ns > 0 && ring_->wait(limit);
+    note_return(completion, !completion && limit == shared_.options.back_stop);
+    flag_.finish();
+  }
+  reactor_->disarm_sources();
+  reactor_->refresh_now();
+}
+
+void GroupMember::note_return(bool completion, bool back_stop) {
+  if (!flag_.raised()) {
+    count(park_stats_.wakeups_received);
+    return;
+  }
+  if (completion || !back_stop) return;
+  count(park_stats_.back_stops);
+  // The flag is read last: a sender that has settled without claiming it will never send a wakeup.
+  const bool settled = mailbox_->has_settled_work() || host_queue_.has_settled_work();
+  if (settled && flag_.raised()) count(park_stats_.lost_wakeups);
+}
+
+// ---- shutdown ----
+
+bool GroupMember::is_quiet() const {
+  return reactor_->stats().fibers_live.load(std::memory_order_relaxed) == 0 && host_queue_.drained() &&
+         !mailbox_->has_work();
+}
+
+void GroupMember::nap() {
+  if (stall_ != nullptr) stall_->about_to_sleep();
+  ring_->wait(kNap);
+}
+
+/// First all reactors get rid of their fibers, and keep serving the others' meanwhile; then of what is in the
+/// kernel. No ring is closed before nobody can send to it.
+void GroupMember::drain() {
+  bool counted_quiet = false;
+  bool counted_idle = false;
+  const std::uint32_t all = shared_.options.reactors;
+  while (shared_.idle.load(std::memory_order_acquire) != all) {
+    reactor_->cancel_all();  // each round: a late message may have started another fiber
+    Instant next;
+    const bool busy = turn(&next);
+    if (!counted_quiet && is_quiet()) {
+      counted_quiet = true;
+      shared_.quiet.fetch_add(1, std::memory_order_acq_rel);
+    }
+    if (shared_.quiet.load(std::memory_order_acquire) == all) {
+      if (event_watch_ != nullptr) event_watch_->stop();
+      mailbox_->on_event();  // from here on the eventfd is not watched any more
+      if (!counted_idle && reactor_->idle() && is_quiet()) {
+        counted_idle = true;
+        shared_.idle.fetch_add(1, std::memory_order_acq_rel);
+      }
+    }
+    if (!busy) nap();
+  }
+}
+
+std::string GroupMember::describe() const { return "reactor " + std::to_string(id_.value) + " did not end"; }
+
+Reactor& GroupMember::reactor() {
+  TL_ASSERT(reactor_ != nullptr, "the reactors are gone after stop()");
+  return *reactor_;
+}
+
+}  // namespace tidelock

@@ -72,7 +72,9 @@ void OperationPool::give_back(Slot& slot) {
 
 Result<std::uint32_t> OperationPool::run(const IoRequest& request, MutableBytes into, Bytes from,
                                          Instant deadline) {
+  // Whoever no longer waits must not start anything either.
   if (this_fiber::cancelled()) return ReactorErrc::cancelled;
+  if (deadline <= reactor_.now()) return ReactorErrc::deadline_exceeded;
   Slot* slot = take(!into.empty() || !from.empty());
   if (slot == nullptr) return ReactorErrc::out_of_operations;
   IoRequest staged = request;

@@ -21,12 +21,24 @@ namespace tidelock {
 class Reactor;
 class Scheduler;
 class Fiber;
+class WaitQueue;
 
 /// Why a suspended fiber runs again.
 enum class Wakeup : std::uint8_t { notified, deadline, cancelled };
 
 /// deadline -> deadline_exceeded, cancelled -> cancelled, notified -> success.
 Status to_status(Wakeup wakeup);
+
+namespace detail {
+/// One wait of one fiber; lives on that fiber's stack while it is suspended.
+struct Waiter {
+  Waiter* previous = nullptr;
+  Waiter* next = nullptr;
+  Fiber* fiber = nullptr;
+  WaitQueue* queue = nullptr;  ///< null once it was taken out, or for a plain sleep
+  Wakeup wakeup = Wakeup::notified;
+};
+}  // namespace detail
 
 /// Fibers that wait for the same thing, first in, first out. The basis of everything in sync.h.
 class WaitQueue {
@@ -37,8 +49,9 @@ class WaitQueue {
   WaitQueue(const WaitQueue&) = delete;
   WaitQueue& operator=(const WaitQueue&) = delete;
 
-  /// Suspends the current fiber until notified, the deadline or cancellation. A cancelled fiber does not
-  /// suspend again: it gets `cancelled` at once. Suspends: yes (fiber)
+  /// Suspends the current fiber until notified, the deadline or cancellation, whichever came first. A
+  /// cancelled fiber does not suspend again: it gets `cancelled` at once; and one whose deadline is not after
+  /// Reactor::now() gets `deadline` at once. Suspends: yes (fiber)
   Wakeup wait(Instant deadline);
   /// Makes the first waiter ready; false if there is none. Callable from the loop and from fibers.
   bool notify_one();
@@ -47,18 +60,11 @@ class WaitQueue {
 
  private:
   friend class Scheduler;
-  struct Waiter {
-    Waiter* previous = nullptr;
-    Waiter* next = nullptr;
-    Fiber* fiber = nullptr;
-    WaitQueue* queue = nullptr;
-    Wakeup wakeup = Wakeup::notified;
-  };
-  void push(Waiter& waiter);
-  void unlink(Waiter& waiter);
+  void push(detail::Waiter& waiter);
+  void unlink(detail::Waiter& waiter);
 
-  Waiter* head_ = nullptr;
-  Waiter* tail_ = nullptr;
+  detail::Waiter* head_ = nullptr;
+  detail::Waiter* tail_ = nullptr;
 };
 
 namespace detail {
@@ -153,9 +159,10 @@ class [[nodiscard]] JoinHandle {
 
 /// The calling fiber. Each function aborts if the caller is not a fiber.
 namespace this_fiber {
-/// Lets the other ready fibers and the loop run. Suspends: yes. `cancelled` if this fiber was cancelled.
+/// Lets the other ready fibers run, and the loop after at most 16 yields. Suspends: yes. `cancelled` (after
+/// having yielded all the same) if this fiber was cancelled.
 Wakeup yield();
-/// Suspends: yes. `deadline` is the normal end.
+/// Suspends: yes. `deadline` is the normal end; at once if `when` has passed.
 Wakeup sleep_until(Instant when);
 Wakeup sleep_for(Duration duration);
 [[nodiscard]] bool cancelled();

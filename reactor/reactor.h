@@ -1,7 +1,7 @@
 /// The event loop of one core: polls its sources, fires timers, runs fibers, flushes what they staged.
-/// It never blocks; a driver (reactor_thread.h, or a host's own loop, or the simulator) calls turn() and
-/// decides how to wait.
-/// Thread:   owner core: whichever thread is inside turn(); create and destroy on any one thread while no turn runs
+/// It never blocks; a driver (reactor_group.h, or a host's own loop, or the simulator) calls turn() and
+/// decides how to wait. Thread:   owner core: whichever thread is inside turn(); create and destroy on any
+/// one thread while no turn runs
 #pragma once
 
 #include <atomic>
@@ -35,13 +35,13 @@ struct ReactorOptions {
   std::uint32_t source_budget = 64;            ///< items taken from one source in one turn
   Duration fiber_quota = microseconds(500);    ///< ready fibers run at most this long in one turn
   Duration flush_interval = microseconds(20);  ///< staged work leaves at the latest after this long in a turn
-  Duration stall_threshold = milliseconds(25); ///< a turn longer than this counts as a stall
+  Duration stall_threshold = milliseconds(25);  ///< a turn longer than this counts as a stall
 };
 
 /// Single-writer counters: the owner stores, anyone may load (relaxed).
 struct ReactorStats {
   std::atomic<std::uint64_t> turns{0};
-  std::atomic<std::uint64_t> busy_turns{0};      ///< turns that found something to do
+  std::atomic<std::uint64_t> busy_turns{0};  ///< turns that found something to do
   std::atomic<std::uint64_t> fiber_switches{0};
   std::atomic<std::uint64_t> fibers_spawned{0};
   std::atomic<std::uint64_t> fibers_live{0};
@@ -67,6 +67,8 @@ class Reactor {
 
   /// One round. Returns when it wants to run again: Instant{0} if work is left, else the next timer, or
   /// never(). Sources and completions that arrive from outside do not show in that time.
+  /// If timers are overdue because no turn ran for longer than stall_threshold, whatever came in meanwhile is
+  /// handled before they fire: a deadline must not pass on account of input that only waited to be read.
   Instant turn();
   /// True if a turn would find work now: ready fibers, due timers, completions or any source.
   [[nodiscard]] bool has_work();
@@ -102,8 +104,8 @@ class Reactor {
   /// Reads the clock.
   Instant refresh_now();
 
-  /// Sources are polled in the order in which they were added. Not from within poll() of a source that is
-  /// being removed by another's poll(): removal takes effect at once and is safe from any callback.
+  /// Sources are polled in the order in which they were added. Both are safe from any callback of a source,
+  /// its own included; a source that was removed is not called again.
   void add_source(PollSource& source);
   void remove_source(PollSource& source);
 
@@ -130,19 +132,32 @@ class Reactor {
   Fiber* allocate_fiber(const char* name);
   void* reserve_body(Fiber* fiber, std::size_t bytes, std::size_t alignment);
   void start_fiber(Fiber* fiber, detail::FiberBody* body);
-  std::uint32_t poll_sources();
+  struct Input {
+    std::uint32_t items = 0;
+    bool more = false;  ///< something used its whole budget
+  };
+  Input poll_inputs();
+  Input drain_inputs();
+  [[nodiscard]] bool overslept(Instant start);
   void flush_sources();
+  template <class Visit>
+  void for_each_source(Visit&& visit);
+  void account(Instant start, bool busy);
 
   ReactorOptions options_;
   Clock& clock_;
   IoBackend& io_;
   Random& random_;
   Instant now_{};
+  Instant previous_turn_{};
   Timers timers_;
   ReactorStats stats_;
   std::unique_ptr<OperationPool> operations_;
   std::unique_ptr<Scheduler> scheduler_;
-  std::vector<PollSource*> sources_;
+  std::vector<PollSource*> sources_;  ///< null where one was removed during a walk
+  std::uint32_t walks_ = 0;           ///< walks over sources_ under way
+  bool holes_ = false;
+  bool in_turn_ = false;
   Mailbox* mailbox_ = nullptr;
 };
 

@@ -1,7 +1,6 @@
-/// Synchronisation between fibers of ONE reactor: no atomics, no locks, first in, first out.
-/// Thread:   owner core
-/// Suspends: where a function takes a deadline (fiber); never otherwise
-/// Errors:   deadline_exceeded, cancelled; closed where said
+/// Synchronisation between fibers of ONE reactor: no atomics, no locks. Waiters are served first in, first
+/// out. Thread:   owner core Suspends: where a function takes a deadline (fiber); never otherwise Errors:
+/// deadline_exceeded, cancelled; closed where said
 #pragma once
 
 #include <cstddef>
@@ -43,8 +42,8 @@ class [[nodiscard]] MutexGuard {
   Mutex* mutex_;
 };
 
-/// A wait for something that other fibers or the loop change. Since one reactor runs one fiber at a time there
-/// is no mutex to give: check, wait, check again.
+/// A wait for something that other fibers or the loop change. Since one reactor runs one fiber at a time
+/// there is no mutex to give: check, wait, check again.
 class Condition {
  public:
   Wakeup wait(Instant deadline) { return waiters_.wait(deadline); }
@@ -75,8 +74,9 @@ class Semaphore {
   [[nodiscard]] std::uint64_t available() const { return available_; }
 
  private:
-  void wake();
   struct Request;
+  void wake();
+  void unlink(Request& request);
   std::uint64_t available_;
   Request* head_ = nullptr;
   Request* tail_ = nullptr;

@@ -1,7 +1,6 @@
-/// Timers of one reactor: an intrusive min-heap. Nothing is allocated once the heap has grown to the largest
-/// number of timers that were armed at once.
-/// Thread:   owner core
-/// Suspends: never
+/// Timers of one reactor: a min-heap of four children a node, each timer knowing its place. Nothing is
+/// allocated once the heap has grown to the largest number of timers that were armed at once. Thread:   owner
+/// core Suspends: never
 #pragma once
 
 #include <cstddef>
@@ -51,12 +50,17 @@ class Timers {
 
  private:
   friend class Timer;
+  /// The deadline stands beside the pointer, so that sifting reads no timer but those it moves.
+  struct Entry {
+    Instant deadline;
+    Timer* timer;
+  };
   void remove(Timer& timer);
-  void sift_up(std::size_t index);
-  void sift_down(std::size_t index);
-  void place(std::size_t index, Timer* timer);
+  void sift_up(std::size_t index, Entry entry);
+  void sift_down(std::size_t index, Entry entry);
+  void place(std::size_t index, Entry entry);
 
-  std::vector<Timer*> heap_;
+  std::vector<Entry> heap_;
 };
 
 }  // namespace tidelock

@@ -1,6 +1,6 @@
 /// One shard's table: extendible hashing over small segments, so that one put moves at most 16 KiB.
-/// Records of up to 128 bytes (header, key and value) stand in a cell at an address computed from the hash;
-/// larger ones in size-class slabs, above 64 KiB in page extents.
+/// Records of up to 128 bytes (24 of header, key and value) stand in a cell at an address computed from the
+/// hash; larger ones in size-class slabs, above 64 KiB in page extents. Erasing frees records, not segments.
 /// Thread:   owner core
 /// Suspends: never
 #pragma once
@@ -20,13 +20,16 @@ struct TableOptions {
 };
 
 /// Disjoint bit fields of one 64-bit hash, so that no choice repeats another's bits.
-///   bits 0-15 shard, 16-19 bucket in the segment, 20-63 directory (top bits first) and, whole, the tag.
+///   bits 0-15 shard, 16-19 bucket in the segment, 20-63 directory, from the top down. Tag (20-35) and wished
+///   unit (36-43) are bits that the directory reaches last, beyond 20 bits of depth.
 [[nodiscard]] std::uint64_t hash_key(std::uint64_t seed, Bytes key);
 [[nodiscard]] ShardId shard_of_hash(std::uint64_t hash, std::uint32_t shards);
 
 class Table {
  public:
+  /// Errors:   out_of_memory
   static Result<std::unique_ptr<Table>> create(const TableOptions& options);
+  /// No Pin or active Assembly may be left. Unmaps all at once: milliseconds for gigabytes.
   ~Table();
   Table(const Table&) = delete;
   Table& operator=(const Table&) = delete;
@@ -35,15 +38,18 @@ class Table {
     Bytes value;
     Lsn lsn{};
   };
-  /// Lifetime: until the next call that changes the table. Null value pointer: absent (see `found`).
+  /// Returns whether it is there. Lifetime: `found.value` until the next call that changes the table.
   [[nodiscard]] bool find(std::uint64_t hash, Bytes key, Found& found) const;
   /// Brings the lines that find() will touch closer, for batches of lookups.
   void prefetch(std::uint64_t hash) const;
 
-  /// Makes sure that a put of this size will succeed: splits, memory. The only step that can fail.
+  /// Makes sure that a put of this size will succeed: splits, memory. The only step that can fail. Without a
+  /// put after it, nothing is lost: the next call takes the memory back.
   /// Errors:   out_of_memory
   Status reserve(std::uint64_t hash, Bytes key, std::size_t value_bytes);
-  /// After reserve() for the same key, with no other change between. Replaces an older value. Copies.
+  /// After reserve() for the same key and size, with no other change (nor reserve()) between. Replaces an
+  /// older value. Copies: values above 64 KiB should come by assemble(), piece by piece. `key` and `value`
+  /// must not lie in this table.
   void put(std::uint64_t hash, Bytes key, Bytes value, Lsn lsn);
   /// Returns whether it was there.
   bool erase(std::uint64_t hash, Bytes key);
@@ -56,8 +62,9 @@ class Table {
     Assembly& operator=(Assembly&& other) noexcept;
     ~Assembly();  ///< gives the memory back if it was not committed
     [[nodiscard]] bool active() const { return memory_ != nullptr; }
-    /// Of (key followed by value); the caller keeps offset + piece within the whole.
+    /// Of (key followed by value), in ascending order; offset + piece stay within the whole.
     void write(std::uint64_t offset, Bytes piece);
+    /// Once its bytes were written.
     [[nodiscard]] Bytes key() const;
 
    private:
@@ -69,7 +76,10 @@ class Table {
   };
   /// Errors:   out_of_memory
   Result<Assembly> assemble(std::uint32_t key_bytes, std::uint32_t value_bytes);
-  /// Errors:   out_of_memory (the assembly is dropped)
+  /// Makes sure that a commit() of this assembly will succeed, if nothing else changes the table before it.
+  /// Errors:   out_of_memory (the assembly stays)
+  Status prepare(const Assembly& assembly, std::uint64_t hash);
+  /// Errors:   out_of_memory (the assembly is dropped); none after prepare()
   Status commit(Assembly&& assembly, std::uint64_t hash, Lsn lsn);
 
   /// Keeps a large value's memory alive while it is copied in pieces across suspensions.
@@ -90,14 +100,26 @@ class Table {
   /// Values above 64 KiB only. The record must be there.
   [[nodiscard]] Pin pin(std::uint64_t hash, Bytes key);
 
-  /// Visits records in hash order from `position` on: whole buckets until at least `keys_max` were visited.
-  /// Returns the next position, 0 when the end was reached.
+  /// Visits records in hash order from `position` on, 0 at first: whole segments (of up to 238 records,
+  /// unordered within) until at least `keys_max` were visited. Returns the next position, 0 when the end was
+  /// reached.
   using Visit = void (*)(void* context, Bytes key, Bytes value, Lsn lsn);
+  /// The visitor must not change the table. A record that is there throughout is visited at least once.
   std::uint64_t scan(std::uint64_t position, std::size_t keys_max, Visit visit, void* context) const;
 
+  /// Values above 64 KiB that were replaced or erased go back to the system in slices: call free_some(65,536)
+  /// once a turn while there are any.
+  [[nodiscard]] bool has_deferred() const;
+  void free_some(std::size_t bytes);
+
   [[nodiscard]] std::uint64_t keys() const;
+  /// Taken from the system: segments, directory, slabs with their free blocks, extents until they are
+  /// unmapped.
   [[nodiscard]] std::uint64_t memory_bytes() const;
-  /// Bytes moved by the latest reserve() or commit() for splits, and the most ever.
+  /// Records outside of all buckets, found by walking a list. Stays near 0 unless somebody chooses the
+  /// hashes.
+  [[nodiscard]] std::uint64_t chained() const;
+  /// Bytes moved by the latest reserve() or commit() for splits (records and directory), and the most ever.
   [[nodiscard]] std::uint64_t moved_bytes_last() const;
   [[nodiscard]] std::uint64_t moved_bytes_max() const;
 

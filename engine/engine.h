@@ -5,7 +5,8 @@
 ///   if (!engine) return fail(engine.error().message());
 ///   auto receipt = (*engine)->put("key", "value");
 ///
-/// Thread:   any. On a fiber of one of this engine's reactors a call suspends the fiber; on any other thread it
+/// Thread:   any. On a fiber of one of this engine's reactors a call suspends the fiber; on any other thread
+/// it
 ///           blocks that thread. Either way it ends by its deadline.
 /// Errors:   no exception leaves an Engine; see errc.h of engine/, replication/ and reactor/
 #pragma once
@@ -52,10 +53,13 @@ struct ReadOptions {
 };
 
 /// Puts and erases that leave together: those of one shard have consecutive LSNs, become visible in one turn
-/// and travel in one batch if they fit one. Across shards there is no atomicity.
+/// and travel in one batch if they fit one. Across shards there is no atomicity. For small records: one takes
+/// at most 32 KiB encoded (kEntryBytesMax), and a shard's share at most a quarter of its log.
 class WriteBatch {
  public:
-  void put(std::string_view key, std::string_view value) { operations_.push_back({true, std::string(key), std::string(value)}); }
+  void put(std::string_view key, std::string_view value) {
+    operations_.push_back({true, std::string(key), std::string(value)});
+  }
   void erase(std::string_view key) { operations_.push_back({false, std::string(key), {}}); }
   void clear() { operations_.clear(); }
   [[nodiscard]] std::size_t size() const { return operations_.size(); }
@@ -89,44 +93,57 @@ class Engine {
   /// Starts the reactors, listens or connects. A replica returns once every shard follows its primary.
   /// Blocks at most Options::connect_timeout. Not from a fiber.
   static Result<std::unique_ptr<Engine>> open(const Options& options);
-  /// close() with ten seconds, if it was not called.
+  /// close() with ten seconds, if it was not called. An engine that will not end by then is left behind with
+  /// its memory rather than pulled from under its threads.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
-  /// Refuses new calls, says goodbye to the peers, ends the reactors. Idempotent. Not from a fiber.
+  /// Refuses new calls, waits for those in flight, says goodbye to the peers, ends the reactors. What is
+  /// still running after half of the time is cancelled. Idempotent. Not from a fiber. Errors:
+  /// deadline_exceeded: it may be called again
   Status close(Duration timeout);
 
-  /// Returns once the write has reached `options.ack`.
-  /// Errors:   read_only, key_size, value_too_large, out_of_memory, no_replica, log_full: nothing was written;
+  /// Returns once the write has reached `options.ack`; without options, Options::ack.
+  /// Errors:   read_only, key_size, value_too_large, out_of_memory, no_replica, log_full: nothing was
+  /// written;
   ///           outcome_unknown: written here, not acknowledged by the deadline; closed
   Result<Receipt> put(std::string_view key, std::string_view value, const WriteOptions& options);
   Result<Receipt> put(std::string_view key, std::string_view value);
   /// Erasing an absent key is a write like any other.
   Result<Receipt> erase(std::string_view key, const WriteOptions& options);
   Result<Receipt> erase(std::string_view key);
-  /// One receipt a shard that was written: its last LSN.
+  /// One receipt a shard that was written: its last LSN. An error names the shard; other shards may have been
+  /// written.
+  /// Errors:   too_large: see WriteBatch; else as put, except that out_of_memory says how many were written
   Result<std::vector<Receipt>> write(const WriteBatch& batch, const WriteOptions& options);
   /// Waits for an earlier write (made with AckLevel::local) to reach a level.
   Status wait(const Receipt& receipt, AckLevel level, Duration timeout);
 
   /// Copies the value into `value` (its capacity is reused) and returns the LSN of the write that made it.
-  /// Errors:   not_found; deadline_exceeded before min_lsn was visible; history_lost
+  /// Reads show what this node holds. At the primary that is whatever was appended, acknowledged or not (read
+  /// uncommitted): a primary that dies may take it along.
+  /// Errors:   not_found; deadline_exceeded before min_lsn was visible; history_lost: no write of this
+  /// history
+  ///           has that receipt
   Result<Lsn> get(std::string_view key, std::string& value, const ReadOptions& options);
   Result<Lsn> get(std::string_view key, std::string& value);
 
-  /// Visits about `keys_max` records of a shard from `cursor` on, and moves it. A key that is present
-  /// throughout a scan is visited at least once, whatever is written meanwhile. The visitor runs on the shard's
-  /// loop: it must not suspend, and its arguments are gone when it returns.
+  /// Visits at least `keys_max` records of a shard from `cursor` on (whole pages of up to a few hundred),
+  /// fewer only at the end, and moves it. A key that is present throughout a scan is visited at least once,
+  /// whatever is written meanwhile. The visitor runs in the caller: on the shard's own core over the table
+  /// itself, where it must neither suspend nor write; elsewhere over a copy of the page. Its arguments are
+  /// gone when it returns.
   using Visitor = std::function<void(std::string_view key, std::string_view value, Lsn lsn)>;
-  Status scan(ShardId shard, ScanCursor& cursor, std::size_t keys_max, const Visitor& visitor, Duration timeout);
+  Status scan(ShardId shard, ScanCursor& cursor, std::size_t keys_max, const Visitor& visitor,
+              Duration timeout);
   /// Of what the shard holds at one LSN, which is returned too (writes wait meanwhile if need be).
   Result<std::pair<Digest, Lsn>> digest(ShardId shard, Duration timeout);
 
   // ---- the same without waiting, for host threads -------------------------------------------------------
   /// Called on the shard's core once the write has its level or failed; must not block.
   using PutCallback = void (*)(void* context, const Result<Receipt>& result);
-  /// Copies key and value before it returns. Any thread that is no reactor. A thread's puts to one shard keep
-  /// their order.
+  /// Copies key and value before it returns, and never waits, so that a callback may start the next. Any
+  /// thread. A thread's puts to one shard keep their order.
   /// Errors:   busy: all host_slots are in use, nothing was done; as put otherwise through the callback
   Status put_async(std::string_view key, std::string_view value, const WriteOptions& options,
                    PutCallback callback, void* context);
@@ -134,7 +151,9 @@ class Engine {
   // ---- for code that wants to run on the cores ------------------------------------------------------------
   [[nodiscard]] std::uint32_t shards() const;
   [[nodiscard]] ShardId shard_of(std::string_view key) const;
-  /// Runs `body` in a fiber on the shard's core. What it refers to must live until it has run. Any thread.
+  /// Runs `body` in a fiber on the shard's core; once accepted, it runs. What it refers to must live until
+  /// then. Any thread. close() waits for it, and in the end cancels it.
+  /// Errors:   closed
   Status spawn_on(ShardId shard, std::function<void()> body);
   [[nodiscard]] Reactor& reactor(ShardId shard);
 

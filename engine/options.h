@@ -17,40 +17,41 @@ class ApplyPolicy;
 
 struct Options {
   NodeRole role = NodeRole::primary;
-  std::uint32_t node = 1;            ///< unique among the nodes of a history, >= 1
-  std::uint32_t shards = 1;          ///< 1 to 256, a reactor each; the same on all nodes
+  std::uint32_t node = 1;    ///< unique among the nodes of a history, >= 1
+  std::uint32_t shards = 1;  ///< 1 to 256, a reactor each; the same on all nodes
 
   // Cores: see ReactorGroupOptions.
-  std::vector<std::uint32_t> cpus;   ///< one a shard; empty: chosen
+  std::vector<std::uint32_t> cpus;  ///< one a shard; empty: chosen
   bool pin = true;
-  bool overprovisioned = false;      ///< reactors share cores with others: none spins
+  bool overprovisioned = false;  ///< reactors share cores with others: none spins
   Duration spin = microseconds(200);
   WakeCarrier wake = WakeCarrier::automatic;
   std::uint32_t ring_entries = 256;  ///< io_uring submission entries, 8 to 32,768
   std::uint32_t max_fibers = 1024;   ///< a reactor
   MailboxOptions mailbox;
-  int stall_signal = 0;              ///< a realtime signal for stall backtraces; 0: none
+  int stall_signal = 0;  ///< a realtime signal for stall backtraces; 0: none
 
   // Replication.
   /// Primary: where replicas connect, a unix socket's path or "@name" (abstract); empty: no replicas.
   std::string listen;
   /// Replica: the primary's `listen`.
   std::string primary;
-  AckLevel ack = AckLevel::applied;  ///< of writes that do not say
+  /// Of writes that do not say. A primary without `listen` can have no replica: there it is local.
+  AckLevel ack = AckLevel::applied;
   Duration write_timeout = seconds(5);
   Duration read_timeout = seconds(5);
-  std::uint64_t log_bytes = 16ULL << 20;   ///< a shard; a power of two, 64 KiB to 64 GiB
-  std::uint64_t ring_bytes = 4ULL << 20;   ///< a link; a power of two, 256 KiB to 1 GiB
+  std::uint64_t log_bytes = 16ULL << 20;  ///< a shard; a power of two, 64 KiB to 64 GiB
+  std::uint64_t ring_bytes = 4ULL << 20;  ///< a link; a power of two, 256 KiB to 1 GiB
   Duration heartbeat = milliseconds(100);
   Duration link_timeout = seconds(3);
-  Duration connect_timeout = seconds(5);   ///< replica: how long open() waits for the first connection
-  bool reconnect = true;                   ///< replica: with back-off, after a link was lost
+  Duration connect_timeout = seconds(5);  ///< replica: how long open() waits for the first connection
+  bool reconnect = true;                  ///< replica: with back-off, after a link was lost
 
   // Data.
   std::uint32_t value_bytes_max = kValueBytesMax;  ///< 0 to 64 MiB
   std::uint64_t memory_bytes_max = 0;              ///< a shard's table; 0: no limit but the machine's
-  std::uint64_t seed = 0;                          ///< 0: from the kernel; reactors' Random and, on a primary, the routing seed
-  std::uint32_t host_slots = 1024;                 ///< operations of host threads in flight
+  std::uint64_t seed = 0;  ///< 0: from the kernel; reactors' Random and, on a primary, the routing seed
+  std::uint32_t host_slots = 1024;  ///< operations of host threads in flight
 
   /// Tests only: plants a replica that acknowledges before it applies.
   const ApplyPolicy* apply_policy = nullptr;

@@ -1,0 +1,79 @@
+#include "call.h"
+
+#include <tidelock/engine/errc.h>
+
+namespace tidelock {
+namespace {
+
+/// A slot that once carried a large value does not keep its memory for ever.
+constexpr std::size_t kKeptBytes = 256 * 1024;
+
+void trim(std::string& text) {
+  text.clear();
+  if (text.capacity() > kKeptBytes) text.shrink_to_fit();
+}
+
+void reset(Call& call) {
+  trim(call.key);
+  trim(call.value);
+  call.items.clear();
+  call.status = {};
+  call.callback = nullptr;
+  call.finished = call.abandoned = false;
+}
+
+}  // namespace
+
+CallPool::CallPool(std::uint32_t slots) : calls_(std::make_unique<Call[]>(slots)), free_(slots) {
+  for (std::uint32_t i = 0; i < slots; ++i) {
+    calls_[i].pool = this;
+    free_.bounded_push(&calls_[i]);
+  }
+}
+
+Status CallPool::enter() {
+  // Sequentially consistent, like shut() and inside(): either this call sees `shut_`, or close() sees the
+  // call.
+  inside_.fetch_add(1);
+  if (!shut_.load()) return {};
+  leave();
+  return EngineErrc::closed;
+}
+
+void CallPool::leave() { inside_.fetch_sub(1); }
+
+Result<Call*> CallPool::take() {
+  TL_TRY(enter());
+  Call* call = nullptr;
+  if (free_.pop(call)) return call;
+  leave();
+  return EngineErrc::busy;
+}
+
+void CallPool::give_back(Call& call) {
+  reset(call);
+  free_.bounded_push(&call);
+  leave();
+}
+
+void CallPool::shut() { shut_.store(true); }
+
+Result<Call*> CallSlab::take() {
+  if (free_.empty()) {
+    if (all_.size() == slots_max_) return EngineErrc::busy;
+    all_.push_back(std::make_unique<Call>());
+    all_.back()->slab = this;
+    free_.reserve(all_.size());  // so that giving back never allocates
+    free_.push_back(all_.back().get());
+  }
+  Call* call = free_.back();
+  free_.pop_back();
+  return call;
+}
+
+void CallSlab::give_back(Call& call) {
+  reset(call);
+  free_.push_back(&call);
+}
+
+}  // namespace tidelock

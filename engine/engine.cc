@@ -1,0 +1,268 @@
+// Opening and closing. See engine.h.
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <new>
+#include <system_error>
+#include <thread>
+
+#include <tidelock/engine/engine.h>
+#include <tidelock/reactor/clock.h>
+#include <tidelock/reactor/random.h>
+
+#include "engine_impl.h"
+#include "job.h"
+
+namespace tidelock {
+namespace {
+
+constexpr Duration kStartTimeout = seconds(60);  ///< to map and touch a shard's log and first tables
+
+ReactorGroupOptions group_options(const Options& options) {
+  ReactorGroupOptions group;
+  group.reactors = options.shards;
+  group.cpus = options.cpus;
+  group.pin = options.pin;
+  group.overprovisioned = options.overprovisioned;
+  group.spin = options.spin;
+  group.wake = options.wake;
+  group.mailbox = options.mailbox;
+  group.reactor.max_fibers = options.max_fibers;
+  group.reactor.prepared_fibers = std::min(options.max_fibers, group.reactor.prepared_fibers);
+  group.ring_entries = options.ring_entries;
+  group.seed = options.seed;
+  group.stall_signal = options.stall_signal;
+  return group;
+}
+
+std::uint64_t nonzero_entropy() {
+  std::uint64_t value = 0;
+  while (value == 0) value = entropy64();
+  return value;
+}
+
+/// A history is new with every primary that starts without one, whatever the seed: two runs must differ.
+Lineage new_lineage(const Options& options) {
+  Lineage lineage;
+  lineage.history = {nonzero_entropy()};
+  lineage.routing_seed = options.seed != 0 ? options.seed : nonzero_entropy();
+  lineage.epoch = {1, options.node};
+  return lineage;
+}
+
+Duration until(Instant deadline) { return std::max(Duration{0}, deadline - SystemClock().now()); }
+
+}  // namespace
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Engine::~Engine() {
+  // Its threads may still run: better leaked than destroyed under them.
+  if (!impl_->close(seconds(10))) static_cast<void>(impl_.release());
+}
+
+Status Engine::close(Duration timeout) { return impl_->close(timeout); }
+
+Result<std::unique_ptr<Engine>> Engine::open(const Options& options) {
+  if (Reactor::current() != nullptr) {
+    return Error(ReactorErrc::not_on_reactor,
+                 "open an engine from a thread of its own, not from a reactor's");
+  }
+  TL_TRY(options.validate());
+  auto impl = std::make_unique<Impl>(options);
+  Status started;
+  try {
+    started = impl->start();
+  } catch (const std::bad_alloc&) {
+    started = Error(EngineErrc::out_of_memory, "no memory to start the engine");
+  } catch (const std::system_error& error) {
+    started = Error(error.code(), "no thread to start the engine");
+  }
+  std::unique_ptr<Engine> engine(new Engine(std::move(impl)));
+  if (!started) return started.error();
+  return engine;
+}
+
+Status Engine::Impl::start() {
+  if (options.role == NodeRole::primary) lineage = new_lineage(options);
+  TL_TRY(group, ReactorGroup::start(group_options(options)));
+  // Every fiber has at most one call under way; the rest is for those that were abandoned.
+  host = std::make_unique<Host>(*group, options.host_slots, options.max_fibers * 2);
+  TL_TRY(start_shards());
+  const ControlContext context{options, *group, shards, events};
+  if (options.role == NodeRole::replica) {
+    control = make_following(context);
+  } else if (!options.listen.empty()) {
+    control = make_admission(context, lineage);
+  }
+  if (control == nullptr) return {};
+  TL_TRY(control->start());
+  lineage = control->lineage();
+  return {};
+}
+
+Status Engine::Impl::start_shards() {
+  shards.resize(options.shards);
+  for (std::uint16_t i = 0; i < options.shards; ++i) {
+    // On their own cores, so that their memory is touched there first.
+    const auto create = [this, i](Reactor& reactor) -> Status {
+      const ShardConfig config{{i}, lineage.history, lineage.routing_seed, lineage.epoch};
+      TL_TRY(shards[i], Shard::create(reactor, options, config));
+      return {};
+    };
+    TL_TRY(run_job(*group, {i}, create, kStartTimeout));
+  }
+  return {};
+}
+
+// ---- the end
+// ------------------------------------------------------------------------------------------------
+
+Status Engine::Impl::close(Duration timeout) {
+  if (Reactor::current() != nullptr) {
+    return Error(ReactorErrc::not_on_reactor,
+                 "close an engine from a thread of its own, not from a reactor's");
+  }
+  const std::lock_guard one_at_a_time(closing);
+  if (closed) return {};
+  if (group) TL_TRY(close_in_order(SystemClock().now() + timeout));
+  closed = true;
+  return {};
+}
+
+namespace {
+
+/// The steps of close(), each of which may be repeated after a deadline.
+class Closing {
+ public:
+  Closing(ReactorGroup& group, Host& host, const std::vector<std::unique_ptr<Shard>>& shards,
+          Instant deadline)
+      : group_(group), host_(host), shards_(shards), deadline_(deadline) {}
+
+  Status on_each(const std::function<void(Shard&, Reactor&)>& step) {
+    for (const auto& shard : shards_) {
+      if (shard == nullptr) continue;
+      const auto body = [step, owner = shard.get()](Reactor& reactor) -> Status {
+        step(*owner, reactor);
+        return {};
+      };
+      TL_TRY(run_job(group_, shard->core(), body, std::max(milliseconds(100), until(deadline_))));
+    }
+    return {};
+  }
+
+  /// Whether nothing was in flight any more by `when`.
+  bool quiet_by(Instant when) {
+    for (;;) {
+      if (quiet()) return true;
+      if (SystemClock().now() >= when) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+
+ private:
+  bool quiet() {
+    if (host_.pool().inside() != 0) return false;
+    const auto still = [host = &host_](Shard& shard, Reactor&) {
+      return shard.quiet() && host->slab(shard.core()).inside() == 0;
+    };
+    for (const auto& shard : shards_) {
+      if (shard == nullptr) continue;
+      const auto look = [still, owner = shard.get()](Reactor& reactor) -> Status {
+        return still(*owner, reactor) ? Status{} : Status(EngineErrc::busy);
+      };
+      if (!run_job(group_, shard->core(), look, std::max(milliseconds(100), until(deadline_)))) return false;
+    }
+    return true;
+  }
+
+  ReactorGroup& group_;
+  Host& host_;
+  const std::vector<std::unique_ptr<Shard>>& shards_;
+  Instant deadline_;
+};
+
+}  // namespace
+
+Status Engine::Impl::close_in_order(Instant deadline) {
+  const Instant start = SystemClock().now();
+  const auto after = [&](std::int64_t quarters) {
+    return start + Duration{(deadline - start).ns / 4 * quarters};
+  };
+  Closing steps(*group, *host, shards, deadline);
+  {
+    const std::lock_guard lock(last_words);
+    final_stats = gather();
+  }
+  host->pool().shut();
+  TL_TRY(steps.on_each([](Shard& shard, Reactor&) { shard.shut(); }));
+  if (control) control->stop();
+  const bool in_peace = steps.quiet_by(after(2));
+  const char* reason =
+      options.role == NodeRole::primary ? "the primary is closing" : "the replica is closing";
+  TL_TRY(steps.on_each([reason](Shard& shard, Reactor&) { shard.close_links(reason); }));
+  if (!in_peace && !steps.quiet_by(after(3))) {
+    TL_TRY(steps.on_each([](Shard&, Reactor& reactor) { reactor.cancel_all(); }));
+    if (!steps.quiet_by(deadline)) {
+      return Error(ReactorErrc::deadline_exceeded, "calls or fibers of the engine do not end; close() again");
+    }
+  }
+  {
+    const std::lock_guard lock(last_words);
+    final_stats = gather();
+  }
+  TL_TRY(steps.on_each([](Shard& shard, Reactor&) { shard.destroy(); }));
+  return group->stop(std::max(seconds(1), until(deadline)));
+}
+
+// ---- what it counts
+// -----------------------------------------------------------------------------------------
+
+EngineStats Engine::Impl::gather() const {
+  EngineStats stats;
+  for (const auto& shard : shards) {
+    if (shard == nullptr) continue;
+    ShardStats& one = stats.shards.emplace_back();
+    shard->fill(one);
+    const ParkStats& park = group->park_stats(shard->core());
+    one.parks = park.parks.load(std::memory_order_relaxed);
+    one.lost_wakeups = park.lost_wakeups.load(std::memory_order_relaxed);
+  }
+  stats.notices = group->notices();
+  return stats;
+}
+
+EngineStats Engine::stats() const {
+  CallPool& gate = impl_->host->pool();
+  EngineStats stats;
+  if (gate.enter()) {
+    stats = impl_->gather();
+    gate.leave();
+  } else {
+    const std::lock_guard lock(impl_->last_words);
+    stats = impl_->final_stats;
+  }
+  stats.events = impl_->events.list();
+  return stats;
+}
+
+std::uint32_t Engine::links() const {
+  CallPool& gate = impl_->host->pool();
+  if (!gate.enter()) return 0;
+  std::uint32_t links = 0;
+  for (const auto& shard : impl_->shards) links += shard->links();
+  gate.leave();
+  return links;
+}
+
+Lsn Engine::visible_lsn(ShardId shard) const {
+  TL_ASSERT(shard.value < impl_->options.shards, "no such shard");
+  return impl_->shards[shard.value]->visible_lsn();
+}
+
+std::uint32_t Engine::shards() const { return impl_->options.shards; }
+const Options& Engine::options() const { return impl_->options; }
+ShardId Engine::shard_of(std::string_view key) const { return impl_->owner(impl_->hash(key)).id(); }
+Reactor& Engine::reactor(ShardId shard) { return impl_->group->reactor({shard.value}); }
+
+}  // namespace tidelock

@@ -1,0 +1,355 @@
+// Every call of the API: checked, sent to its shard's core, answered. See engine.h, call.h and host.h.
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <new>
+#include <optional>
+
+#include <tidelock/reactor/clock.h>
+
+#include "engine_impl.h"
+
+namespace tidelock {
+namespace {
+
+/// Its first argument's clock is that of every reactor of the group.
+Instant deadline_of(Reactor* caller, Duration timeout) {
+  const Instant now = caller != nullptr ? caller->now() : SystemClock().now();
+  return now + std::max(timeout, Duration{0});
+}
+
+/// A write that left and did not come back in time may or may not have taken effect.
+Error write_error(const Error& error) {
+  if (!(error == ReactorErrc::deadline_exceeded)) return error;
+  return Error(ReplicationErrc::outcome_unknown, "the shard's core did not answer by the deadline");
+}
+
+/// The engine's own copies may find no memory; that is an error like any other.
+template <class F>
+auto without_exceptions(F&& body) -> decltype(body()) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return Error(EngineErrc::out_of_memory, "no memory for a copy of the key or value");
+  }
+}
+
+}  // namespace
+
+Status Engine::Impl::check_sizes(std::string_view key, std::size_t value_bytes) const {
+  if (key.empty() || key.size() > kKeyBytesMax) {
+    return Error(EngineErrc::key_size, "a key of " + std::to_string(key.size()) + " bytes");
+  }
+  if (value_bytes > options.value_bytes_max) {
+    return Error(EngineErrc::value_too_large, "a value of " + std::to_string(value_bytes) +
+                                                  " bytes, value_bytes_max is " +
+                                                  std::to_string(options.value_bytes_max));
+  }
+  return {};
+}
+
+Status Engine::Impl::check_shard(ShardId shard) const {
+  if (shard.value < options.shards) return {};
+  return Error(EngineErrc::wrong_shard, "shard " + std::to_string(shard.value) + " of " +
+                                            std::to_string(options.shards) + ", counted from 0");
+}
+
+WriteOptions Engine::Impl::write_defaults() const {
+  const bool alone = options.role == NodeRole::primary && options.listen.empty();
+  return {alone ? AckLevel::local : options.ack, options.write_timeout};
+}
+
+// ---- writes
+// -------------------------------------------------------------------------------------------------
+
+Result<Receipt> Engine::Impl::write(CallKind kind, std::string_view key, std::string_view value,
+                                    const WriteOptions& how) {
+  TL_TRY(check_sizes(key, value.size()));
+  TL_TRY(Reactor * caller, host->caller());
+  const Instant deadline = deadline_of(caller, how.timeout);
+  const std::uint64_t key_hash = hash(key);
+  Shard& shard = owner(key_hash);
+  if (caller == &shard.reactor()) {
+    return shard.write({kind == CallKind::put, key_hash, as_bytes(key), as_bytes(value)}, how.ack, deadline);
+  }
+  TL_TRY(Ticket call, host->take(caller, deadline));
+  call->kind = kind;
+  call->shard = &shard;
+  call->hash = key_hash;
+  call->level = how.ack;
+  call->key.assign(key);
+  call->value.assign(value);
+  TL_TRY(call.launch());
+  if (const Status answered = call.await(); !answered) return write_error(answered.error());
+  if (!call->status) return call->status.error();
+  return call->receipt;
+}
+
+Result<Receipt> Engine::put(std::string_view key, std::string_view value, const WriteOptions& options) {
+  return without_exceptions([&] { return impl_->write(CallKind::put, key, value, options); });
+}
+Result<Receipt> Engine::put(std::string_view key, std::string_view value) {
+  return put(key, value, impl_->write_defaults());
+}
+Result<Receipt> Engine::erase(std::string_view key, const WriteOptions& options) {
+  return without_exceptions([&] { return impl_->write(CallKind::erase, key, {}, options); });
+}
+Result<Receipt> Engine::erase(std::string_view key) { return erase(key, impl_->write_defaults()); }
+
+Status Engine::put_async(std::string_view key, std::string_view value, const WriteOptions& options,
+                         PutCallback callback, void* context) {
+  TL_TRY(impl_->check_sizes(key, value.size()));
+  return without_exceptions([&]() -> Status {
+    TL_TRY(Ticket call, impl_->host->try_take());
+    call->kind = CallKind::put;
+    call->hash = impl_->hash(key);
+    call->shard = &impl_->owner(call->hash);
+    call->level = options.ack;
+    call->deadline = deadline_of(nullptr, options.timeout);
+    call->key.assign(key);
+    call->value.assign(value);
+    call->callback = callback;
+    call->context = context;
+    return call.send();
+  });
+}
+
+Status Engine::wait(const Receipt& receipt, AckLevel level, Duration timeout) {
+  TL_TRY(impl_->check_shard(receipt.shard));
+  TL_TRY(Reactor * caller, impl_->host->caller());
+  const Instant deadline = deadline_of(caller, timeout);
+  Shard& shard = *impl_->shards[receipt.shard.value];
+  if (caller == &shard.reactor()) return shard.wait(receipt.lsn, receipt.epoch, level, deadline);
+  TL_TRY(Ticket call, impl_->host->take(caller, deadline));
+  call->kind = CallKind::wait;
+  call->shard = &shard;
+  call->lsn = receipt.lsn;
+  call->epoch = receipt.epoch;
+  call->level = level;
+  TL_TRY(call.launch());
+  if (const Status answered = call.await(); !answered) return write_error(answered.error());
+  return call->status;
+}
+
+// ---- batches
+// ------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// One shard's share of a batch.
+struct Share {
+  Shard* shard = nullptr;
+  std::vector<BatchItem> items;
+  std::uint64_t encoded_bytes = 0;
+};
+
+/// Lets the call carry the share's bytes itself: the caller may be gone before they are read.
+void carry(const Share& share, Call& call) {
+  std::size_t bytes = 0;
+  for (const BatchItem& item : share.items) bytes += item.key.size() + item.value.size();
+  call.value.reserve(bytes);  // so that the views stay where they point
+  const auto copy = [&call](Bytes from) {
+    const std::size_t at = call.value.size();
+    call.value.append(as_text(from));
+    return as_bytes(call.value).subspan(at, from.size());
+  };
+  for (const BatchItem& item : share.items) {
+    const Bytes key = copy(item.key);
+    call.items.push_back({item.is_put, item.hash, key, copy(item.value)});
+  }
+}
+
+/// A share under way to another core.
+struct Leg {
+  Share* share;
+  Ticket call;
+};
+
+Error name_shard(const Shard& shard, const Error& error) {
+  return Error(error.code(), "shard " + std::to_string(shard.id().value) + ": " + error.message());
+}
+
+}  // namespace
+
+Result<std::vector<Receipt>> Engine::write(const WriteBatch& batch, const WriteOptions& options) {
+  const auto body = [&]() -> Result<std::vector<Receipt>> {
+    TL_TRY(Reactor * caller, impl_->host->caller());
+    const Instant deadline = deadline_of(caller, options.timeout);
+    std::vector<Share> shares(impl_->options.shards);
+    for (const WriteBatch::Operation& operation : batch.operations_) {
+      TL_TRY(impl_->check_sizes(operation.key, operation.value.size()));
+      const std::uint64_t hash = impl_->hash(operation.key);
+      Shard& shard = impl_->owner(hash);
+      Share& share = shares[shard.id().value];
+      const EntryKind kind = operation.is_put ? EntryKind::put : EntryKind::erase;
+      const std::uint32_t bytes = entry_bytes(kind, operation.key.size(), operation.value.size());
+      share.shard = &shard;
+      share.items.push_back({operation.is_put, hash, as_bytes(operation.key), as_bytes(operation.value)});
+      share.encoded_bytes += bytes;
+      if (bytes > kEntryBytesMax || share.encoded_bytes > impl_->options.log_bytes / 4) {
+        return Error(ReplicationErrc::too_large, "a batch takes operations of up to " +
+                                                     std::to_string(kEntryBytesMax) + " bytes encoded, and " +
+                                                     std::to_string(impl_->options.log_bytes / 4) +
+                                                     " a shard: put the large ones alone");
+      }
+    }
+    std::vector<Leg> legs;
+    std::vector<Receipt> receipts;
+    std::optional<Error> failed;
+    const auto settle = [&](const Shard& shard, const Result<Receipt>& result) {
+      if (result) {
+        receipts.push_back(*result);
+      } else if (!failed) {
+        failed = name_shard(shard, result.error());
+      }
+    };
+    legs.reserve(shares.size());
+    for (Share& share : shares) {
+      if (share.items.empty() || caller == &share.shard->reactor()) continue;
+      auto call = impl_->host->take(caller, deadline);
+      if (!call) {
+        settle(*share.shard, call.error());
+        continue;
+      }
+      (*call)->kind = CallKind::write;
+      (*call)->shard = share.shard;
+      (*call)->level = options.ack;
+      carry(share, **call);
+      if (const Status launched = call->launch(); !launched) {
+        settle(*share.shard, launched.error());
+      } else {
+        legs.push_back({&share, *std::move(call)});
+      }
+    }
+    for (Share& share : shares) {
+      if (share.items.empty() || caller != &share.shard->reactor()) continue;
+      settle(*share.shard, share.shard->write_all(share.items, options.ack, deadline));
+    }
+    for (Leg& leg : legs) {
+      if (const Status answered = leg.call.await(); !answered) {
+        settle(*leg.share->shard, write_error(answered.error()));
+      } else {
+        settle(*leg.share->shard, leg.call->status ? Result<Receipt>(leg.call->receipt)
+                                                   : Result<Receipt>(leg.call->status.error()));
+      }
+    }
+    if (failed) return *failed;
+    return receipts;
+  };
+  return without_exceptions(body);
+}
+
+// ---- reads
+// --------------------------------------------------------------------------------------------------
+
+Result<Lsn> Engine::get(std::string_view key, std::string& value, const ReadOptions& options) {
+  TL_TRY(impl_->check_sizes(key, 0));
+  const auto body = [&]() -> Result<Lsn> {
+    TL_TRY(Reactor * caller, impl_->host->caller());
+    const Instant deadline = deadline_of(caller, options.timeout);
+    const std::uint64_t hash = impl_->hash(key);
+    Shard& shard = impl_->owner(hash);
+    if (caller == &shard.reactor()) {
+      return shard.get(hash, as_bytes(key), value, options.min_lsn, options.epoch, deadline);
+    }
+    TL_TRY(Ticket call, impl_->host->take(caller, deadline));
+    call->kind = CallKind::get;
+    call->shard = &shard;
+    call->hash = hash;
+    call->lsn = options.min_lsn;
+    call->epoch = options.epoch;
+    call->key.assign(key);
+    call->value.swap(value);  // its capacity serves for the answer
+    TL_TRY(call.launch());
+    TL_TRY(call.await());
+    if (!call->status) return call->status.error();
+    value.swap(call->value);
+    return call->receipt.lsn;
+  };
+  return without_exceptions(body);
+}
+
+Result<Lsn> Engine::get(std::string_view key, std::string& value) {
+  return get(key, value, ReadOptions{{}, {}, impl_->options.read_timeout});
+}
+
+Status Engine::scan(ShardId shard_id, ScanCursor& cursor, std::size_t keys_max, const Visitor& visitor,
+                    Duration timeout) {
+  TL_TRY(impl_->check_shard(shard_id));
+  TL_TRY(Reactor * caller, impl_->host->caller());
+  Shard& shard = *impl_->shards[shard_id.value];
+  if (caller == &shard.reactor()) return shard.scan(cursor, keys_max, visitor);
+  TL_TRY(Ticket call, impl_->host->take(caller, deadline_of(caller, timeout)));
+  call->kind = CallKind::scan;
+  call->shard = &shard;
+  call->cursor = cursor;
+  call->keys_max = keys_max;
+  TL_TRY(call.launch());
+  TL_TRY(call.await());
+  if (!call->status) return call->status.error();
+  cursor = call->cursor;
+  for (std::string_view rest = call->value; !rest.empty();) {
+    ScanRecord record;
+    std::memcpy(&record, rest.data(), sizeof record);
+    rest.remove_prefix(sizeof record);
+    const std::string_view key = rest.substr(0, record.key_bytes);
+    const std::string_view value = rest.substr(record.key_bytes, record.value_bytes);
+    rest.remove_prefix(key.size() + value.size());
+    visitor(key, value, record.lsn);
+  }
+  return {};
+}
+
+Result<std::pair<Digest, Lsn>> Engine::digest(ShardId shard_id, Duration timeout) {
+  TL_TRY(impl_->check_shard(shard_id));
+  TL_TRY(Reactor * caller, impl_->host->caller());
+  const Instant deadline = deadline_of(caller, timeout);
+  Shard& shard = *impl_->shards[shard_id.value];
+  if (caller == &shard.reactor()) return shard.digest(deadline);
+  TL_TRY(Ticket call, impl_->host->take(caller, deadline));
+  call->kind = CallKind::digest;
+  call->shard = &shard;
+  TL_TRY(call.launch());
+  TL_TRY(call.await());
+  if (!call->status) return call->status.error();
+  return std::pair{call->digest, call->receipt.lsn};
+}
+
+// ---- fibers on the cores
+// ------------------------------------------------------------------------------------
+
+namespace {
+
+struct SpawnTask final : HostTask {
+  Shard* shard = nullptr;
+  CallPool* gate = nullptr;
+  std::function<void()> body;
+};
+
+void spawn_body(HostTask& task, Reactor&) {
+  const std::unique_ptr<SpawnTask> spawn(static_cast<SpawnTask*>(&task));
+  spawn->shard->spawn(std::move(spawn->body));
+  spawn->gate->leave();  // from here on the shard counts it
+}
+
+}  // namespace
+
+Status Engine::spawn_on(ShardId shard, std::function<void()> body) {
+  TL_TRY(impl_->check_shard(shard));
+  CallPool& gate = impl_->host->pool();
+  TL_TRY(gate.enter());
+  auto task = std::make_unique<SpawnTask>();
+  task->HostTask::run = &spawn_body;
+  task->shard = impl_->shards[shard.value].get();
+  task->gate = &gate;
+  task->body = std::move(body);
+  if (Status submitted = impl_->group->submit({shard.value}, *task); !submitted) {
+    gate.leave();
+    return submitted;
+  }
+  static_cast<void>(task.release());
+  return {};
+}
+
+}  // namespace tidelock

@@ -1,0 +1,56 @@
+/// The inside of an Engine: engine.cc opens and closes it, engine_calls.cc sends the calls on their way.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include <tidelock/engine/engine.h>
+#include <tidelock/reactor/reactor_group.h>
+
+#include "control.h"
+#include "events.h"
+#include "host.h"
+#include "shard.h"
+
+namespace tidelock {
+
+struct Engine::Impl {
+  explicit Impl(const Options& chosen) : options(chosen) {}
+
+  // engine.cc
+  Status start();
+  Status start_shards();
+  Status close(Duration timeout);
+  Status close_in_order(Instant deadline);
+  [[nodiscard]] EngineStats gather() const;
+
+  // engine_calls.cc
+  Status check_sizes(std::string_view key, std::size_t value_bytes) const;
+  Status check_shard(ShardId shard) const;
+  [[nodiscard]] std::uint64_t hash(std::string_view key) const {
+    return hash_key(lineage.routing_seed, as_bytes(key));
+  }
+  [[nodiscard]] Shard& owner(std::uint64_t key_hash) const {
+    return *shards[shard_of_hash(key_hash, options.shards).value];
+  }
+  [[nodiscard]] WriteOptions write_defaults() const;
+  Result<Receipt> write(CallKind kind, std::string_view key, std::string_view value, const WriteOptions& how);
+
+  // In the order in which they are made.
+  const Options options;
+  Lineage lineage;  ///< constant once open() has returned
+  EventLog events;
+  std::unique_ptr<ReactorGroup> group;
+  std::unique_ptr<Host> host;
+  std::vector<std::unique_ptr<Shard>> shards;
+  std::unique_ptr<Control> control;
+
+  std::mutex closing;   ///< one close() at a time
+  bool closed = false;  ///< under `closing`
+  mutable std::mutex last_words;
+  EngineStats final_stats;  ///< under `last_words`: what stats() says once the gate is shut
+};
+
+}  // namespace tidelock

@@ -1,0 +1,165 @@
+#include "shard.h"
+
+#include <tidelock/engine/errc.h>
+
+namespace tidelock {
+
+Result<std::unique_ptr<Shard>> Shard::create(Reactor& reactor, const Options& options,
+                                             const ShardConfig& config) {
+  std::unique_ptr<Shard> shard(new Shard(reactor, options, config));
+  TableOptions table;
+  table.memory_bytes_max = options.memory_bytes_max;
+  TL_TRY(shard->table_, Table::create(table));
+  if (options.role == NodeRole::primary) {
+    PrimaryOptions primary;
+    primary.shard = config.id;
+    primary.shard_count = static_cast<std::uint16_t>(options.shards);
+    primary.history = config.history;
+    primary.routing_seed = config.routing_seed;
+    primary.epoch = config.epoch;
+    primary.node = options.node;
+    primary.log_bytes = options.log_bytes;
+    primary.heartbeat = options.heartbeat;
+    primary.link_timeout = options.link_timeout;
+    TL_TRY(shard->primary_, Primary::create(reactor, primary));
+  } else {
+    ReplicaOptions replica;
+    replica.shard = config.id;
+    replica.heartbeat = options.heartbeat;
+    replica.link_timeout = options.link_timeout;
+    replica.policy = options.apply_policy;
+    TL_TRY(shard->replica_, Replica::create(reactor, *shard, replica));
+  }
+  reactor.add_source(*shard);
+  return shard;
+}
+
+Shard::Shard(Reactor& reactor, const Options& options, const ShardConfig& config)
+    : reactor_(reactor), options_(options), config_(config) {}
+
+Shard::~Shard() { TL_ASSERT(inside_ == 0, "a shard ends after its calls"); }
+
+void Shard::follow(HistoryId history, std::uint64_t routing_seed, Epoch epoch) {
+  config_.history = history;
+  config_.routing_seed = routing_seed;
+  config_.epoch = epoch;
+}
+
+Status Shard::attach_replica(std::unique_ptr<Link> link, Lsn peer_last) {
+  return primary_->attach(std::move(link), peer_last);
+}
+
+Status Shard::attach_primary(std::unique_ptr<Link> link) {
+  return replica_->attach(std::move(link), config_.history, config_.epoch);
+}
+
+void Shard::on_link_lost(std::function<void(const std::string& reason)> handler) {
+  if (primary_) return primary_->on_link_lost(std::move(handler));
+  replica_->on_link_lost(std::move(handler));
+}
+
+bool Shard::quiet() const { return inside_ == 0 && writes_head_ == nullptr && spawn_backlog_.empty(); }
+
+void Shard::close_links(const std::string& reason) {
+  if (primary_) primary_->close(reason);
+  if (replica_) replica_->close(reason);
+}
+
+void Shard::destroy() {
+  reactor_.remove_source(*this);
+  assembly_ = {};
+  primary_.reset();
+  replica_.reset();
+  table_.reset();
+}
+
+// ---- the replica's entries --------------------------------------------------------------------------------
+
+Status Shard::apply(std::span<const EntryView> entries) {
+  for (const EntryView& entry : entries) TL_TRY(apply_one(entry));
+  return {};
+}
+
+Status Shard::apply_one(const EntryView& entry) {
+  switch (entry.kind) {
+    case EntryKind::put: {
+      const std::uint64_t hash = hash_key(config_.routing_seed, entry.key);
+      TL_TRY(table_->reserve(hash, entry.key, entry.value.size()));
+      stand({true, hash, entry.key, entry.value}, entry.lsn);
+      break;
+    }
+    case EntryKind::erase:
+      stand({false, hash_key(config_.routing_seed, entry.key), entry.key, {}}, entry.lsn);
+      break;
+    case EntryKind::noop:
+      break;
+    case EntryKind::fragment:
+      TL_TRY(apply_fragment(entry));
+      if (!entry.last_fragment()) return {};
+      break;
+  }
+  wrote(entry.lsn);
+  return {};
+}
+
+Status Shard::apply_fragment(const EntryView& entry) {
+  if (entry.offset == 0) {
+    assembly_ = {};
+    TL_TRY(assembly_, table_->assemble(entry.key_bytes, entry.value_bytes));
+  }
+  if (!assembly_.active()) return Error(ReplicationErrc::gap, "a fragment without its beginning");
+  assembly_.write(entry.offset, entry.value);
+  if (!entry.last_fragment()) return {};
+  const std::uint64_t hash = hash_key(config_.routing_seed, assembly_.key());
+  TL_TRY(table_->commit(std::move(assembly_), hash, entry.lsn));
+  assembly_ = {};
+  return {};
+}
+
+void Shard::abandon_fragments() { assembly_ = {}; }
+
+// ---- what others may know
+// -----------------------------------------------------------------------------------
+
+void Shard::fill(ShardStats& stats) const {
+  const auto value = [](const std::atomic<std::uint64_t>& counter) {
+    return counter.load(std::memory_order_relaxed);
+  };
+  stats.shard = config_.id;
+  stats.keys = value(counters_.keys);
+  stats.memory_bytes = value(counters_.memory_bytes);
+  stats.puts = value(counters_.puts);
+  stats.gets = value(counters_.gets);
+  stats.erases = value(counters_.erases);
+  stats.last_lsn = value(counters_.visible_lsn);
+  if (primary_) {
+    const PrimaryStats& primary = primary_->stats();
+    stats.received_lsn = value(primary.received_lsn);
+    stats.applied_lsn = value(primary.applied_lsn);
+    stats.replicas = value(primary.replicas);
+    stats.links_lost = value(primary.links_lost);
+    stats.batches = value(primary.batches);
+    stats.outcome_unknown = value(primary.outcome_unknown);
+  } else {
+    const ReplicaStats& replica = replica_->stats();
+    stats.received_lsn = value(replica.received_lsn);
+    stats.applied_lsn = value(replica.applied_lsn);
+    stats.replicas = value(replica.link_up);
+    stats.links_lost = value(replica.links_lost);
+    stats.batches = value(replica.batches);
+  }
+  const ReactorStats& reactor = reactor_.stats();
+  stats.turns = value(reactor.turns);
+  stats.busy_turns = value(reactor.busy_turns);
+  stats.stalls = value(reactor.stalls);
+  stats.fiber_switches = value(reactor.fiber_switches);
+  stats.fibers_live = value(reactor.fibers_live);
+  stats.stack_bytes_peak = value(reactor.stack_bytes_peak);
+}
+
+std::uint32_t Shard::links() const {
+  const auto& links = primary_ ? primary_->stats().replicas : replica_->stats().link_up;
+  return static_cast<std::uint32_t>(links.load(std::memory_order_relaxed));
+}
+
+}  // namespace tidelock

@@ -1,0 +1,188 @@
+/// One shard on its owner core: its table, its log and stream, and every operation on them.
+/// Writes: memory is reserved in the table, the entry is appended to the log, the table takes it with its
+/// LSN, all in one turn, so that the order of the log is the order in which writes become visible. Thread:
+/// owner core, except stats() Suspends: where a function takes a deadline (fiber); never otherwise
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include <tidelock/base/bytes.h>
+#include <tidelock/base/ids.h>
+#include <tidelock/base/result.h>
+#include <tidelock/base/time.h>
+#include <tidelock/engine/engine.h>
+#include <tidelock/engine/options.h>
+#include <tidelock/engine/stats.h>
+#include <tidelock/reactor/poll_source.h>
+#include <tidelock/reactor/reactor.h>
+#include <tidelock/reactor/sync.h>
+#include <tidelock/replication/primary.h>
+#include <tidelock/replication/replica.h>
+
+#include "call.h"
+#include "table.h"
+
+namespace tidelock {
+
+struct ShardConfig {
+  ShardId id{};
+  HistoryId history{};  ///< a replica takes its primary's: see follow()
+  std::uint64_t routing_seed = 0;
+  Epoch epoch{};
+};
+
+/// Single-writer; readable by anyone, and for as long as the engine lives.
+struct ShardCounters {
+  std::atomic<std::uint64_t> keys{0}, memory_bytes{0};
+  std::atomic<std::uint64_t> puts{0}, gets{0}, erases{0};
+  std::atomic<std::uint64_t> visible_lsn{0};
+};
+
+class Shard final : private Applier, private PollSource {
+ public:
+  /// On the owner core.
+  /// Errors:   those of the table and the log, with the size that was not to be had
+  static Result<std::unique_ptr<Shard>> create(Reactor& reactor, const Options& options,
+                                               const ShardConfig& config);
+  /// After close(). On any thread once the core no longer turns.
+  ~Shard() override;
+
+  [[nodiscard]] ShardId id() const { return config_.id; }
+  [[nodiscard]] CoreId core() const { return {config_.id.value}; }  ///< shard i lives on core i
+  [[nodiscard]] Reactor& reactor() const { return reactor_; }
+
+  // ---- from fibers of the owner core (shard_write.cc, shard_read.cc)
+  // ---------------------------------------
+  Result<Receipt> write(const BatchItem& item, AckLevel ack, Instant deadline);
+  /// The items become visible in one turn.
+  Result<Receipt> write_all(std::span<const BatchItem> items, AckLevel ack, Instant deadline);
+  Status wait(Lsn lsn, Epoch epoch, AckLevel level, Instant deadline);
+  Result<Lsn> get(std::uint64_t hash, Bytes key, std::string& value, Lsn min_lsn, Epoch epoch,
+                  Instant deadline);
+  Result<std::pair<Digest, Lsn>> digest(Instant deadline);
+  Status scan(ScanCursor& cursor, std::size_t keys_max, const Engine::Visitor& visitor);
+
+  // ---- from the loop (shard_calls.cc)
+  // ------------------------------------------------------------------------
+  /// Completes the call now or later. Writes keep the order in which they were started.
+  void start(Call& call);
+  /// Runs `body` in a fiber, as soon as there is one.
+  void spawn(std::function<void()> body);
+
+  // ---- set-up and end, from the loop (shard.cc)
+  // --------------------------------------------------------------
+  /// Replica: what the first primary said.
+  void follow(HistoryId history, std::uint64_t routing_seed, Epoch epoch);
+  Status attach_replica(std::unique_ptr<Link> link, Lsn peer_last);
+  Status attach_primary(std::unique_ptr<Link> link);
+  void on_link_lost(std::function<void(const std::string& reason)> handler);
+  [[nodiscard]] const Primary* primary() const { return primary_.get(); }
+  [[nodiscard]] Lsn visible_lsn() const { return {counters_.visible_lsn.load(std::memory_order_relaxed)}; }
+  /// Replica, any thread: from where its stream goes on.
+  [[nodiscard]] Lsn followed_lsn() const {
+    return {replica_->stats().applied_lsn.load(std::memory_order_acquire)};
+  }
+  [[nodiscard]] Epoch epoch() const { return config_.epoch; }
+  [[nodiscard]] HistoryId history() const { return config_.history; }
+
+  /// Refuses newcomers.
+  void shut() { shut_ = true; }
+  /// Calls, fibers and links that are still at work here.
+  [[nodiscard]] bool quiet() const;
+  /// Says goodbye to the peers; every waiter gets its error.
+  void close_links(const std::string& reason);
+  /// Gives everything back. The shard is quiet.
+  void destroy();
+
+  /// Any thread, until destroy().
+  void fill(ShardStats& stats) const;
+  [[nodiscard]] std::uint32_t links() const;
+  [[nodiscard]] const ShardCounters& counters() const { return counters_; }
+
+ private:
+  class DigestSum;
+
+  /// While it lives nobody else writes.
+  class [[nodiscard]] Hold {
+   public:
+    explicit Hold(Shard& shard);
+    Hold(Hold&& other) noexcept : shard_(std::exchange(other.shard_, nullptr)) {}
+    Hold& operator=(Hold&&) = delete;
+    ~Hold();
+
+   private:
+    Shard* shard_;
+  };
+
+  Shard(Reactor& reactor, const Options& options, const ShardConfig& config);
+
+  Status apply(std::span<const EntryView> entries) override;
+  void abandon_fragments() override;
+  Status apply_one(const EntryView& entry);
+  Status apply_fragment(const EntryView& entry);
+
+  /// User fibers for which there was no stack, and the table's deferred frees.
+  std::uint32_t poll(std::uint32_t budget) override;
+  [[nodiscard]] bool has_work() const override;
+  std::uint32_t spawn_some(std::uint32_t budget);
+
+  Status writable(AckLevel ack) const;
+  Result<Lsn> try_write(const BatchItem& item);
+  Result<Lsn> try_write_all(std::span<const BatchItem> items);
+  Result<Lsn> append(const BatchItem& item, AckLevel ack, Instant deadline);
+  Result<Lsn> append_all(std::span<const BatchItem> items, AckLevel ack, Instant deadline);
+  Result<Lsn> append_large(const BatchItem& item, AckLevel ack, Instant deadline);
+  Result<Table::Assembly> assemble(const BatchItem& item);
+  Result<Hold> hold_writes(Instant deadline);
+  [[nodiscard]] Error log_stayed_full(const Error& error) const;
+  Status await_turn(std::uint32_t bytes, Instant deadline);
+  [[nodiscard]] bool may_append() const { return !held_ && !primary_->fragmenting(); }
+  void stand(const BatchItem& item, Lsn lsn);
+  void wrote(Lsn lsn);
+  [[nodiscard]] Receipt receipt(Lsn lsn) const { return {config_.id, config_.epoch, lsn}; }
+
+  Status await_visible(Lsn min_lsn, Epoch epoch, Instant deadline);
+  Status check_receipt(Lsn lsn, Epoch epoch) const;
+  Status copy_large(std::uint64_t hash, Bytes key, std::string& value);
+  Status digest_pass(Digest& digest, Instant deadline);
+
+  void start_write(Call& call);
+  bool try_start_write(Call& call);
+  void drain_writes();
+  void start_read(Call& call);
+  void start_wait(Call& call);
+  void start_digest(Call& call);
+  void start_scan(Call& call);
+  void await_level(Call& call, Lsn lsn);
+  void finish(Call& call, Status status);
+  static void level_reached(AckWaiter& waiter, Status status);
+
+  Reactor& reactor_;
+  const Options& options_;
+  ShardConfig config_;
+  bool shut_ = false;
+  std::uint32_t inside_ = 0;  ///< calls and fibers at work here
+  std::unique_ptr<Table> table_;
+  std::unique_ptr<Primary> primary_;  ///< one of these two
+  std::unique_ptr<Replica> replica_;
+  Table::Assembly assembly_;  ///< replica: the put whose fragments arrive
+
+  bool held_ = false;  ///< a digest or a large put keeps other writes off
+  Condition released_;
+  Mutex large_;                  ///< one large put at a time
+  Call* writes_head_ = nullptr;  ///< calls that wait for their turn to append, the first one in work
+  Call* writes_tail_ = nullptr;
+  std::deque<std::function<void()>> spawn_backlog_;
+  std::size_t spawn_starting_ = 0;  ///< fibers that will take a body each
+
+  ShardCounters counters_;
+};
+
+}  // namespace tidelock

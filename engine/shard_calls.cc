@@ -1,0 +1,208 @@
+// Calls from other threads and cores, started on the loop. See shard.h and call.h.
+#include <cstring>
+#include <new>
+
+#include <tidelock/engine/errc.h>
+
+#include "inside.h"
+#include "shard.h"
+
+namespace tidelock {
+namespace {
+
+/// Above this a copy is made in pieces, which takes a fiber.
+constexpr std::size_t kCopyBytes = 64 * 1024;
+
+BatchItem item_of(const Call& call) {
+  return {call.kind == CallKind::put, call.hash, as_bytes(call.key), as_bytes(call.value)};
+}
+
+bool large(const Call& call) {
+  if (call.kind == CallKind::write) return false;
+  const EntryKind kind = call.kind == CallKind::put ? EntryKind::put : EntryKind::erase;
+  return entry_bytes(kind, call.key.size(), call.value.size()) > kEntryBytesMax;
+}
+
+}  // namespace
+
+void Shard::start(Call& call) {
+  ++inside_;
+  if (shut_) return finish(call, EngineErrc::closed);
+  switch (call.kind) {
+    case CallKind::put:
+    case CallKind::erase:
+    case CallKind::write:
+      return start_write(call);
+    case CallKind::wait:
+      return start_wait(call);
+    case CallKind::get:
+      return start_read(call);
+    case CallKind::scan:
+      return start_scan(call);
+    case CallKind::digest:
+      return start_digest(call);
+  }
+}
+
+void Shard::finish(Call& call, Status status) {
+  call.status = std::move(status);
+  --inside_;
+  call.completed(call);
+}
+
+// ---- writes
+// -------------------------------------------------------------------------------------------------
+
+void Shard::start_write(Call& call) {
+  if (writes_head_ == nullptr && try_start_write(call)) return;
+  // A caller's writes keep their order: while one waits, those behind it wait, too.
+  call.next_write = nullptr;
+  if (writes_head_ != nullptr) {
+    writes_tail_->next_write = &call;
+    writes_tail_ = &call;
+    return;
+  }
+  writes_head_ = writes_tail_ = &call;
+  const Status spawned = reactor_.spawn_detached("engine writes", [this] { drain_writes(); });
+  if (spawned) return;
+  writes_head_ = nullptr;
+  finish(call, spawned);
+}
+
+/// False if the call has to wait for its turn.
+bool Shard::try_start_write(Call& call) {
+  if (Status status = writable(call.level); !status) {
+    finish(call, std::move(status));
+    return true;
+  }
+  if (large(call)) return false;
+  const auto lsn = call.kind == CallKind::write ? try_write_all(call.items) : try_write(item_of(call));
+  if (lsn) {
+    await_level(call, *lsn);
+    return true;
+  }
+  if (lsn.error() == ReplicationErrc::log_full) return false;
+  finish(call, lsn.error());
+  return true;
+}
+
+/// One fiber appends what had to wait, in order, and ends when nothing waits any more.
+void Shard::drain_writes() {
+  const Inside inside(inside_);
+  while (writes_head_ != nullptr) {
+    Call& call = *writes_head_;
+    const auto lsn = call.kind == CallKind::write ? append_all(call.items, call.level, call.deadline)
+                                                  : append(item_of(call), call.level, call.deadline);
+    writes_head_ = call.next_write;
+    if (lsn) {
+      await_level(call, *lsn);
+    } else {
+      finish(call, lsn.error());
+    }
+  }
+}
+
+void Shard::await_level(Call& call, Lsn lsn) {
+  call.receipt = receipt(lsn);
+  if (call.level == AckLevel::local) return finish(call, {});
+  call.lsn = lsn;
+  call.done = &level_reached;
+  primary_->add_waiter(call);
+}
+
+void Shard::level_reached(AckWaiter& waiter, Status status) {
+  Call& call = static_cast<Call&>(waiter);
+  call.shard->finish(call, std::move(status));
+}
+
+void Shard::start_wait(Call& call) {
+  Status status = writable(AckLevel::local);
+  if (status) status = check_receipt(call.lsn, call.epoch);
+  if (!status) return finish(call, std::move(status));
+  await_level(call, call.lsn);
+}
+
+// ---- reads
+// --------------------------------------------------------------------------------------------------
+
+void Shard::start_read(Call& call) {
+  const bool visible = call.lsn == Lsn{} || primary_ || replica_->applied_lsn() >= call.lsn;
+  Table::Found found;
+  const bool direct =
+      visible && (!table_->find(call.hash, as_bytes(call.key), found) || found.value.size() <= kCopyBytes);
+  const auto read = [this, &call] {
+    auto lsn = get(call.hash, as_bytes(call.key), call.value, call.lsn, call.epoch, call.deadline);
+    if (lsn) call.receipt.lsn = *lsn;
+    finish(call, lsn ? Status{} : Status(lsn.error()));
+  };
+  if (direct) return read();
+  if (const Status spawned = reactor_.spawn_detached("engine read", read); !spawned) finish(call, spawned);
+}
+
+void Shard::start_digest(Call& call) {
+  const Status spawned = reactor_.spawn_detached("engine digest", [this, &call] {
+    auto digest = this->digest(call.deadline);
+    if (digest) {
+      call.digest = digest->first;
+      call.receipt.lsn = digest->second;
+    }
+    finish(call, digest ? Status{} : Status(digest.error()));
+  });
+  if (!spawned) finish(call, spawned);
+}
+
+/// The page is copied into the call, so that a caller that has gone leaves nothing behind that is called.
+void Shard::start_scan(Call& call) {
+  Status status;
+  try {
+    const Engine::Visitor pack = [&call](std::string_view key, std::string_view value, Lsn lsn) {
+      ScanRecord record;
+      record.key_bytes = static_cast<std::uint32_t>(key.size());
+      record.value_bytes = static_cast<std::uint32_t>(value.size());
+      record.lsn = lsn;
+      call.value.append(reinterpret_cast<const char*>(&record), sizeof record);
+      call.value.append(key);
+      call.value.append(value);
+    };
+    status = scan(call.cursor, call.keys_max, pack);
+  } catch (const std::bad_alloc&) {
+    status = Error(EngineErrc::out_of_memory, "no memory for a page of a scan; ask for fewer keys");
+  }
+  finish(call, std::move(status));
+}
+
+// ---- the user's fibers
+// --------------------------------------------------------------------------------------
+
+void Shard::spawn(std::function<void()> body) {
+  spawn_backlog_.push_back(std::move(body));
+  spawn_some(1);
+}
+
+bool Shard::has_work() const { return spawn_backlog_.size() > spawn_starting_ || table_->has_deferred(); }
+
+std::uint32_t Shard::poll(std::uint32_t budget) {
+  constexpr std::size_t kFreedBytes = 64 * 1024;  // one slice a turn
+  const bool freeing = table_->has_deferred();
+  if (freeing) table_->free_some(kFreedBytes);
+  return spawn_some(budget) + (freeing ? 1 : 0);
+}
+
+/// A fiber takes its body when it runs, so that a body for which there is no fiber yet stays in the backlog.
+std::uint32_t Shard::spawn_some(std::uint32_t budget) {
+  std::uint32_t spawned = 0;
+  for (; spawned < budget && spawn_backlog_.size() > spawn_starting_; ++spawned) {
+    const Status started = reactor_.spawn_detached("user", [this] {
+      const Inside inside(inside_);
+      --spawn_starting_;
+      const auto body = std::move(spawn_backlog_.front());
+      spawn_backlog_.pop_front();
+      body();
+    });
+    if (!started) break;
+    ++spawn_starting_;
+  }
+  return spawned;
+}
+
+}  // namespace tidelock

@@ -1,0 +1,183 @@
+// The data path of reads, scans and digests. See shard.h.
+#define XXH_INLINE_ALL
+#include <algorithm>
+#include <new>
+#include <optional>
+#include <vector>
+#include <xxhash.h>
+
+#include <tidelock/engine/errc.h>
+
+#include "inside.h"
+#include "shard.h"
+
+namespace tidelock {
+namespace {
+
+constexpr std::size_t kCopyBytes = 64 * 1024;
+
+/// std::string reports a lack of memory by exception, which ends here.
+template <class F>
+Status without_exceptions(F&& change) {
+  try {
+    change();
+    return {};
+  } catch (const std::bad_alloc&) {
+    return Error(EngineErrc::out_of_memory, "no memory for the caller's copy of the value");
+  }
+}
+
+}  // namespace
+
+Status Shard::check_receipt(Lsn lsn, Epoch epoch) const {
+  if (epoch != Epoch{} && epoch != config_.epoch) {
+    return Error(EngineErrc::history_lost, "the receipt is of epoch " + std::to_string(epoch.counter) + "/" +
+                                               std::to_string(epoch.node) + ", this node follows " +
+                                               std::to_string(config_.epoch.counter) + "/" +
+                                               std::to_string(config_.epoch.node));
+  }
+  if (primary_ && lsn > primary_->last_lsn()) {
+    return Error(EngineErrc::history_lost, "the receipt's LSN is " + std::to_string(lsn.value) +
+                                               ", the primary's last is " +
+                                               std::to_string(primary_->last_lsn().value));
+  }
+  return {};
+}
+
+Status Shard::await_visible(Lsn min_lsn, Epoch epoch, Instant deadline) {
+  if (min_lsn == Lsn{}) return {};
+  TL_TRY(check_receipt(min_lsn, epoch));
+  if (primary_ || replica_->applied_lsn() >= min_lsn) return {};
+  return replica_->wait_applied(min_lsn, deadline);
+}
+
+Result<Lsn> Shard::get(std::uint64_t hash, Bytes key, std::string& value, Lsn min_lsn, Epoch epoch,
+                       Instant deadline) {
+  if (shut_) return EngineErrc::closed;
+  const Inside inside(inside_);
+  TL_TRY(await_visible(min_lsn, epoch, deadline));
+  bump(counters_.gets);
+  Table::Found found;
+  if (!table_->find(hash, key, found)) return EngineErrc::not_found;
+  const Lsn lsn = found.lsn;
+  if (found.value.size() > kCopyBytes) {
+    TL_TRY(copy_large(hash, key, value));
+  } else {
+    TL_TRY(without_exceptions([&] { value.assign(as_text(found.value)); }));
+  }
+  return lsn;
+}
+
+Status Shard::copy_large(std::uint64_t hash, Bytes key, std::string& value) {
+  const Table::Pin pin = table_->pin(hash, key);
+  const Bytes from = pin.value();
+  TL_TRY(without_exceptions([&] {
+    value.clear();
+    value.reserve(from.size());
+  }));
+  for (std::size_t at = 0; at < from.size(); at += kCopyBytes) {
+    value.append(as_text(from.subspan(at, std::min(kCopyBytes, from.size() - at))));
+    if (const Wakeup wakeup = this_fiber::yield(); wakeup == Wakeup::cancelled) return to_status(wakeup);
+  }
+  return {};
+}
+
+Status Shard::scan(ScanCursor& cursor, std::size_t keys_max, const Engine::Visitor& visitor) {
+  if (shut_) return EngineErrc::closed;
+  if (cursor.done) return {};
+  const auto visit = [](void* context, Bytes key, Bytes value, Lsn lsn) {
+    (*static_cast<const Engine::Visitor*>(context))(as_text(key), as_text(value), lsn);
+  };
+  // The table takes a visitor's context as a plain pointer; visit() makes it const again.
+  cursor.position = table_->scan(cursor.position, std::max<std::size_t>(keys_max, 1), visit,
+                                 const_cast<Engine::Visitor*>(&visitor));
+  cursor.done = cursor.position == 0;
+  return {};
+}
+
+// ---- digest
+// -------------------------------------------------------------------------------------------------
+
+/// The sum over all records, so that their order does not matter.
+class Shard::DigestSum {
+ public:
+  explicit DigestSum(Digest& sum) : sum_(sum) {}
+
+  void add(Bytes key, Bytes value, Lsn lsn) {
+    add(XXH3_128bits_withSeed(value.data(), value.size(), seed(key, lsn)));
+  }
+  /// The same hash, in pieces.
+  Status add_large(Bytes key, Bytes value, Lsn lsn) {
+    XXH3_state_t state;
+    XXH3_128bits_reset_withSeed(&state, seed(key, lsn));
+    for (std::size_t at = 0; at < value.size(); at += kCopyBytes) {
+      XXH3_128bits_update(&state, value.data() + at, std::min(kCopyBytes, value.size() - at));
+      if (const Wakeup wakeup = this_fiber::yield(); wakeup == Wakeup::cancelled) return to_status(wakeup);
+    }
+    add(XXH3_128bits_digest(&state));
+    return {};
+  }
+
+ private:
+  static std::uint64_t seed(Bytes key, Lsn lsn) {
+    return XXH3_64bits_withSeed(key.data(), key.size(), lsn.value);
+  }
+  void add(const XXH128_hash_t& hash) {
+    sum_.low += hash.low64;
+    sum_.high += hash.high64;
+    ++sum_.keys;
+  }
+  Digest& sum_;
+};
+
+Status Shard::digest_pass(Digest& digest, Instant deadline) {
+  struct Page {
+    DigestSum sum;
+    std::vector<std::string> large;  ///< keys of values that are too long for one go
+  };
+  digest = {};
+  Page page{DigestSum(digest), {}};
+  const auto visit = [](void* context, Bytes key, Bytes value, Lsn lsn) {
+    Page& into = *static_cast<Page*>(context);
+    if (value.size() <= kCopyBytes) return into.sum.add(key, value, lsn);
+    into.large.emplace_back(as_text(key));
+  };
+  std::uint64_t position = 0;
+  do {
+    position = table_->scan(position, 1, visit, &page);
+    for (const std::string& text : page.large) {
+      const Bytes key = as_bytes(text);
+      const std::uint64_t hash = hash_key(config_.routing_seed, key);
+      Table::Found found;
+      // Replaced meanwhile: the LSN has moved, and this pass will not count.
+      if (!table_->find(hash, key, found) || found.value.size() <= kCopyBytes) continue;
+      const Lsn lsn = found.lsn;
+      const Table::Pin pin = table_->pin(hash, key);
+      TL_TRY(page.sum.add_large(key, pin.value(), lsn));
+    }
+    page.large.clear();
+    if (const Wakeup wakeup = this_fiber::yield(); wakeup == Wakeup::cancelled) return to_status(wakeup);
+    if (reactor_.now() >= deadline) return ReactorErrc::deadline_exceeded;
+  } while (position != 0);
+  return {};
+}
+
+Result<std::pair<Digest, Lsn>> Shard::digest(Instant deadline) {
+  constexpr int kPassesUnheld = 2;
+  if (shut_) return EngineErrc::closed;
+  const Inside inside(inside_);
+  std::optional<Hold> hold;
+  for (int pass = 0;; ++pass) {
+    // A replica cannot hold its primary's writes off, so it repeats until one pass was undisturbed.
+    if (pass == kPassesUnheld && primary_) {
+      TL_TRY(Hold held, hold_writes(deadline));
+      hold.emplace(std::move(held));
+    }
+    const Lsn lsn = visible_lsn();
+    Digest digest;
+    TL_TRY(digest_pass(digest, deadline));
+    if (lsn == visible_lsn()) return std::pair{digest, lsn};
+  }
+}
+
+}  // namespace tidelock

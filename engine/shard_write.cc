@@ -1,0 +1,189 @@
+// The data path of writes. See shard.h.
+#include <algorithm>
+
+#include <tidelock/engine/errc.h>
+
+#include "inside.h"
+#include "shard.h"
+
+namespace tidelock {
+namespace {
+
+/// No copy is longer than this between two looks at the fiber quota.
+constexpr std::size_t kCopyBytes = 64 * 1024;
+
+EntryKind kind_of(const BatchItem& item) { return item.is_put ? EntryKind::put : EntryKind::erase; }
+
+std::uint32_t size_of(const BatchItem& item) {
+  return entry_bytes(kind_of(item), item.key.size(), item.value.size());
+}
+
+std::uint32_t size_of(std::span<const BatchItem> items) {
+  std::uint32_t total = 0;
+  for (const BatchItem& item : items) total += size_of(item);
+  return total;
+}
+
+}  // namespace
+
+Status Shard::writable(AckLevel ack) const {
+  if (shut_) return EngineErrc::closed;
+  if (!primary_) return EngineErrc::read_only;
+  if (ack != AckLevel::local && primary_->replicas() == 0) return ReplicationErrc::no_replica;
+  return {};
+}
+
+Result<Receipt> Shard::write(const BatchItem& item, AckLevel ack, Instant deadline) {
+  const Inside inside(inside_);
+  TL_TRY(const Lsn lsn, append(item, ack, deadline));
+  if (ack != AckLevel::local) TL_TRY(primary_->wait(lsn, ack, deadline));
+  return receipt(lsn);
+}
+
+Result<Receipt> Shard::write_all(std::span<const BatchItem> items, AckLevel ack, Instant deadline) {
+  const Inside inside(inside_);
+  TL_TRY(const Lsn lsn, append_all(items, ack, deadline));
+  if (ack != AckLevel::local) TL_TRY(primary_->wait(lsn, ack, deadline));
+  return receipt(lsn);
+}
+
+Status Shard::wait(Lsn lsn, Epoch epoch, AckLevel level, Instant deadline) {
+  TL_TRY(writable(AckLevel::local));
+  TL_TRY(check_receipt(lsn, epoch));
+  const Inside inside(inside_);
+  return level == AckLevel::local ? Status{} : primary_->wait(lsn, level, deadline);
+}
+
+// ---- in one turn
+// --------------------------------------------------------------------------------------------
+
+void Shard::stand(const BatchItem& item, Lsn lsn) {
+  if (item.is_put) {
+    table_->put(item.hash, item.key, item.value, lsn);
+    bump(counters_.puts);
+  } else {
+    table_->erase(item.hash, item.key);
+    bump(counters_.erases);
+  }
+}
+
+void Shard::wrote(Lsn lsn) {
+  counters_.keys.store(table_->keys(), std::memory_order_relaxed);
+  counters_.memory_bytes.store(table_->memory_bytes(), std::memory_order_relaxed);
+  counters_.visible_lsn.store(lsn.value, std::memory_order_release);
+}
+
+Result<Lsn> Shard::try_write(const BatchItem& item) {
+  if (!may_append()) return ReplicationErrc::log_full;
+  if (item.is_put) TL_TRY(table_->reserve(item.hash, item.key, item.value.size()));
+  TL_TRY(const Lsn lsn, primary_->try_append(kind_of(item), item.key, item.value));
+  stand(item, lsn);
+  wrote(lsn);
+  return lsn;
+}
+
+Result<Lsn> Shard::try_write_all(std::span<const BatchItem> items) {
+  if (!may_append() || !primary_->log().fits(size_of(items))) return ReplicationErrc::log_full;
+  Lsn lsn{};
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    auto written = try_write(items[i]);
+    if (!written && i > 0) {
+      return Error(written.error().code(), "only the first " + std::to_string(i) + " of " +
+                                               std::to_string(items.size()) + " operations of shard " +
+                                               std::to_string(config_.id.value) + " were written");
+    }
+    TL_TRY(lsn, std::move(written));
+  }
+  return lsn;
+}
+
+// ---- waiting for the turn
+// -----------------------------------------------------------------------------------
+
+/// A deadline that passed before anything was written.
+Error Shard::log_stayed_full(const Error& error) const {
+  if (!(error == ReactorErrc::deadline_exceeded)) return error;
+  return Error(ReplicationErrc::log_full, "shard " + std::to_string(config_.id.value) +
+                                              ": nothing was written within the timeout, the log of " +
+                                              std::to_string(options_.log_bytes) +
+                                              " bytes is full of what a replica has not yet taken");
+}
+
+Status Shard::await_turn(std::uint32_t bytes, Instant deadline) {
+  const Status waited =
+      held_ ? to_status(released_.wait(deadline)) : primary_->wait_for_room(bytes, deadline);
+  if (waited) return {};
+  return log_stayed_full(waited.error());
+}
+
+Result<Lsn> Shard::append(const BatchItem& item, AckLevel ack, Instant deadline) {
+  TL_TRY(writable(ack));
+  const std::uint32_t bytes = size_of(item);
+  if (bytes > kEntryBytesMax) return append_large(item, ack, deadline);
+  for (;;) {
+    auto lsn = try_write(item);
+    if (lsn || !(lsn.error() == ReplicationErrc::log_full)) return lsn;
+    TL_TRY(await_turn(bytes, deadline));
+    TL_TRY(writable(ack));
+  }
+}
+
+Result<Lsn> Shard::append_all(std::span<const BatchItem> items, AckLevel ack, Instant deadline) {
+  TL_TRY(writable(ack));
+  for (;;) {
+    auto lsn = try_write_all(items);
+    if (lsn || !(lsn.error() == ReplicationErrc::log_full)) return lsn;
+    TL_TRY(await_turn(size_of(items), deadline));
+    TL_TRY(writable(ack));
+  }
+}
+
+// ---- above kEntryBytesMax
+// -----------------------------------------------------------------------------------
+
+Result<Table::Assembly> Shard::assemble(const BatchItem& item) {
+  TL_TRY(Table::Assembly assembly, table_->assemble(static_cast<std::uint32_t>(item.key.size()),
+                                                    static_cast<std::uint32_t>(item.value.size())));
+  assembly.write(0, item.key);
+  for (std::size_t at = 0; at < item.value.size(); at += kCopyBytes) {
+    const std::size_t piece = std::min(kCopyBytes, item.value.size() - at);
+    assembly.write(item.key.size() + at, item.value.subspan(at, piece));
+    if (const Wakeup wakeup = this_fiber::yield(); wakeup == Wakeup::cancelled)
+      return to_status(wakeup).error();
+  }
+  return assembly;
+}
+
+Result<Lsn> Shard::append_large(const BatchItem& item, AckLevel ack, Instant deadline) {
+  TL_TRY(const MutexGuard one_at_a_time, MutexGuard::acquire(large_, deadline));
+  TL_TRY(Table::Assembly assembly, assemble(item));
+  TL_TRY(const Hold hold, hold_writes(deadline));
+  TL_TRY(writable(ack));
+  // Nobody else writes from here to commit(), so what is prepared in the table stays so.
+  TL_TRY(table_->prepare(assembly, item.hash));
+  auto appended = primary_->append_fragments(item.key, item.value, deadline);
+  if (!appended) return log_stayed_full(appended.error());
+  const Status committed = table_->commit(std::move(assembly), item.hash, *appended);
+  TL_ASSERT(committed.has_value(), "a prepared commit cannot fail");
+  bump(counters_.puts);
+  wrote(*appended);
+  return *appended;
+}
+
+Result<Shard::Hold> Shard::hold_writes(Instant deadline) {
+  while (held_) {
+    if (const Status waited = to_status(released_.wait(deadline)); !waited)
+      return log_stayed_full(waited.error());
+  }
+  return Hold(*this);
+}
+
+Shard::Hold::Hold(Shard& shard) : shard_(&shard) { shard.held_ = true; }
+
+Shard::Hold::~Hold() {
+  if (shard_ == nullptr) return;
+  shard_->held_ = false;
+  shard_->released_.notify_all();
+}
+
+}  // namespace tidelock

@@ -138,7 +138,7 @@ Lsn Log::first_lsn() const {
   const std::uint64_t first = skip_tail(begin_);
   if (first >= end_) return last_lsn_.next();
   const Shape shape = shape_of(at(first));
-  return shape.first_piece ? shape.lsn : shape.lsn.next();
+  return std::min(shape.first_piece ? shape.lsn : shape.lsn.next(), last_lsn_.next());
 }
 
 Log::Run Log::run_at(std::uint64_t position, std::uint32_t bytes_max) const {

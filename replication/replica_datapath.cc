@@ -79,7 +79,8 @@ std::uint32_t Replica::State::take_batches(std::uint32_t budget) {
     set_gauge(stats.received_lsn, received.value);
     set_gauge(stats.commit_lsn, std::min(commit, applied).value);
   }
-  return taken;
+  // Stopped by the bytes: say that there is more.
+  return bytes < kPollBytesMax ? taken : budget;
 }
 
 /// The link has checked magic, version, CRC, sequence and context; here is what only the stream knows.

@@ -35,7 +35,10 @@ void Mailbox::on_announcement(std::uint64_t data) {
 
 void Mailbox::on_event() {
   state_->event_pending = true;
-  state_->ready.fill(~std::uint64_t{0});  // an eventfd does not say who wrote
+  // An eventfd does not say who wrote.
+  for (std::uint32_t core = 0; core < state_->directory.cores(); ++core) {
+    state_->ready[core / 64] |= std::uint64_t{1} << (core % 64);
+  }
 }
 
 bool Mailbox::has_settled_work() const {
@@ -98,12 +101,7 @@ std::uint32_t Mailbox::State::poll_pending(std::uint32_t budget) {
     while (left != 0 && received < budget) {
       const std::uint32_t core = word * 64 + static_cast<std::uint32_t>(std::countr_zero(left));
       left &= left - 1;
-      std::uint32_t taken = 0;
-      if (core < directory.cores()) {
-        Peer& from = peer(CoreId{static_cast<std::uint16_t>(core)});
-        taken = poll_peer(from, budget - received);
-        received += taken;
-      }
+      received += poll_peer(peer(CoreId{static_cast<std::uint16_t>(core)}), budget - received);
       if (received < budget) ready[word] &= ~(std::uint64_t{1} << (core % 64));
     }
   }

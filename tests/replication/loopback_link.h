@@ -64,8 +64,9 @@ class LoopbackLink final : public Link {
   }
   Status publish(const FrameHeader& header, std::span<const Bytes> ranges) override {
     if (closed()) return ReplicationErrc::link_closed;
-    if (wire_->written - wire_->released == wire_->slots.size()) {
+    if (!has_room()) {
       counters_.full.fetch_add(1);
+      wants_room_ = true;
       return ReplicationErrc::link_full;
     }
     auto& slot = wire_->slots[wire_->written % wire_->slots.size()];
@@ -161,17 +162,22 @@ class LoopbackLink final : public Link {
   [[nodiscard]] const char* kind() const override { return "loopback"; }
   [[nodiscard]] const LinkCounters& counters() const override { return counters_; }
 
-  std::uint32_t poll(std::uint32_t) override { return 0; }
+  std::uint32_t poll(std::uint32_t) override {
+    if (!wants_room_ || !has_room()) return 0;
+    wants_room_ = false;
+    return 1;
+  }
   void flush() override {
     if (role_ == NodeRole::primary) wire_->flushed = wire_->written;
   }
-  [[nodiscard]] bool has_work() const override { return has_input(); }
+  [[nodiscard]] bool has_work() const override { return has_input() || (wants_room_ && has_room()); }
 
  private:
   [[nodiscard]] bool own_closed() const {
     return role_ == NodeRole::primary ? wire_->primary_closed : wire_->replica_closed;
   }
   [[nodiscard]] bool closed() const { return wire_->primary_closed || wire_->replica_closed; }
+  [[nodiscard]] bool has_room() const { return wire_->written - wire_->released < wire_->slots.size(); }
   [[nodiscard]] bool has_input() const {
     if (role_ == NodeRole::primary) return wire_->to_primary.full;
     return wire_->to_replica.full || wire_->received != wire_->flushed;
@@ -183,6 +189,7 @@ class LoopbackLink final : public Link {
   Bytes log_;
   Instant heard_;
   std::uint64_t control_sequence_ = 0;
+  bool wants_room_ = false;  ///< a publish was refused: has_work() says when it is worth another try
   LinkCounters counters_;
 };
 

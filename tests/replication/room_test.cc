@@ -1,0 +1,353 @@
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "stream_rig.h"
+
+using namespace tidelock;
+using namespace tidelock::test;
+
+namespace {
+
+PrimaryOptions small_log() {
+  PrimaryOptions options;
+  options.log_bytes = 64 * 1024;
+  return options;
+}
+
+/// Bytes that tell where they come from, so that a piece in a wrong place shows.
+std::string pattern(std::size_t bytes) {
+  std::string value(bytes, '\0');
+  for (std::size_t i = 0; i < bytes; ++i) value[i] = static_cast<char>(i * 31 + i / 251);
+  return value;
+}
+
+Status put_waiting(StreamRig& rig, const std::string& key, const std::string& value, Instant deadline) {
+  TL_TRY(rig.primary->wait_for_room(entry_bytes(EntryKind::put, key.size(), value.size()), deadline));
+  rig.put(key, value);
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE(
+    "replication/room: writers that wait are served in order, a small one does not overtake a large one") {
+  StreamRig rig(small_log());
+  LoopbackOptions options;
+  options.completes_on_release = true;
+  REQUIRE(rig.connect(options));
+  std::vector<std::string> order;
+  const std::string filler(6000, 'f');
+  while (rig.primary->try_append(EntryKind::put, as_bytes("f"), as_bytes(filler))) {
+  }
+  const auto writer = [&](const std::string& key, std::size_t bytes) {
+    rig.spawn([&rig, &order, key, bytes] {
+      CHECK(put_waiting(rig, key, std::string(bytes, 'v'), rig.in(seconds(10))));
+      order.push_back(key);
+    });
+  };
+  writer("large", 30'000);
+  writer("small1", 10);
+  writer("small2", 10);
+  rig.turn_primary();
+  CHECK(order.empty());
+  // Nor does somebody who does not wait at all.
+  CHECK(rig.primary->try_append(EntryKind::put, as_bytes("rude"), {}).error() == ReplicationErrc::log_full);
+  rig.settle();
+  CHECK(order == std::vector<std::string>{"large", "small1", "small2"});
+  CHECK(rig.primary->stats().log_full_waits == 3);
+  CHECK(rig.replica->applied_lsn() == rig.primary->last_lsn());
+}
+
+TEST_CASE("replication/room: one who gives up lets those behind it through") {
+  StreamRig rig(small_log());
+  LoopbackOptions options;
+  options.completes_on_release = true;
+  const auto far = rig.connect_by_hand(options);
+  const std::string filler(6000, 'f');
+  while (rig.primary->try_append(EntryKind::put, as_bytes("f"), as_bytes(filler))) {
+  }
+  Status large;
+  Status small;
+  rig.spawn([&] { large = put_waiting(rig, "large", std::string(30'000, 'v'), rig.in(milliseconds(100))); });
+  rig.spawn([&] { small = put_waiting(rig, "small", "v", rig.in(seconds(100))); });
+  rig.turn_primary();
+  CHECK(rig.primary->last_lsn() == Lsn{10});
+  rig.advance(milliseconds(200));
+  rig.turn_primary();
+  rig.turn_primary();
+  REQUIRE_FALSE(large);
+  CHECK(large.error() == ReactorErrc::deadline_exceeded);
+  CHECK(small);
+  CHECK(rig.primary->last_lsn() == Lsn{11});
+  rig.primary->close("done");
+}
+
+TEST_CASE("replication/room: one who is let in and writes nothing does not hold up the next") {
+  StreamRig rig(small_log());
+  LoopbackOptions options;
+  options.completes_on_release = true;
+  REQUIRE(rig.connect(options));
+  const std::string filler(6000, 'f');
+  while (rig.primary->try_append(EntryKind::put, as_bytes("f"), as_bytes(filler))) {
+  }
+  bool second = false;
+  rig.spawn([&] { CHECK(rig.primary->wait_for_room(20'000, rig.in(seconds(10)))); });
+  rig.spawn([&] {
+    CHECK(put_waiting(rig, "k", std::string(20'000, 'v'), rig.in(seconds(10))));
+    second = true;
+  });
+  rig.settle();
+  CHECK(second);
+}
+
+TEST_CASE("replication/room: several entries fit in a row after one wait for all of them") {
+  StreamRig rig(small_log());
+  LoopbackOptions options;
+  options.completes_on_release = true;
+  REQUIRE(rig.connect(options));
+  const std::string value(700, 'v');
+  int ended = 0;
+  for (int writer = 0; writer < 5; ++writer) {
+    rig.spawn([&] {
+      for (int round = 0; round < 20; ++round) {
+        const std::uint32_t bytes = entry_bytes(EntryKind::put, 1, value.size());
+        REQUIRE(rig.primary->wait_for_room(bytes * 40, rig.in(seconds(100))));
+        const Lsn before = rig.primary->last_lsn();
+        for (int i = 0; i < 40; ++i) rig.put("k", value);
+        CHECK(rig.primary->last_lsn().value == before.value + 40);
+      }
+      ++ended;
+    });
+  }
+  rig.settle();
+  CHECK(ended == 5);
+  CHECK(rig.replica->applied_lsn() == Lsn{5 * 20 * 40});
+}
+
+TEST_CASE("replication/room: what can never fit is refused with the log's size") {
+  StreamRig rig(small_log());
+  rig.spawn([&] {
+    const Status status = rig.primary->wait_for_room(40'000, rig.in(seconds(1)));
+    REQUIRE_FALSE(status);
+    CHECK(status.error() == ReplicationErrc::too_large);
+    CHECK(status.error().message().find("65536") != std::string::npos);
+  });
+  rig.settle();
+  const std::string large(kEntryBytesMax, 'v');
+  CHECK(rig.primary->try_append(EntryKind::put, as_bytes("k"), as_bytes(large)).error() ==
+        ReplicationErrc::too_large);
+}
+
+TEST_CASE("replication/room: a tiny log with a slow receiver loses and reorders nothing") {
+  StreamRig rig(small_log());
+  LoopbackOptions options;
+  options.slots = 2;
+  SUBCASE("bytes are needed until they are copied") {}
+  SUBCASE("bytes are needed until the receiver is done") { options.completes_on_release = true; }
+  REQUIRE(rig.connect(options));
+  Random random(11);
+  constexpr int kPuts = 3000;
+  int written = 0;
+  rig.spawn([&] {
+    for (; written < kPuts; ++written) {
+      const std::size_t bytes = random.below(written % 20 == 0 ? 30'000 : 500);
+      REQUIRE(put_waiting(rig, std::to_string(written), std::string(bytes, 'v'), rig.in(seconds(1000))));
+    }
+  });
+  for (int i = 0; i < 1'000'000 && rig.replica->applied_lsn() < Lsn{kPuts}; ++i) {
+    rig.turn_primary();
+    if (random.below(3) == 0) rig.turn_replica();
+  }
+  CHECK(written == kPuts);
+  REQUIRE(rig.applier.lsns.size() == kPuts);
+  for (std::uint64_t i = 0; i < kPuts; ++i) REQUIRE(rig.applier.lsns[i] == i + 1);
+  CHECK(rig.applier.map.size() == kPuts);
+}
+
+TEST_CASE(
+    "replication/fragments: a put of a megabyte goes through a log of 64 KiB and shows only when whole") {
+  StreamRig rig(small_log());
+  LoopbackOptions options;
+  SUBCASE("bytes are needed until they are copied") {}
+  SUBCASE("bytes are needed until the receiver is done") { options.completes_on_release = true; }
+  REQUIRE(rig.connect(options));
+  const std::string value = pattern(1'000'003);
+  Lsn lsn{};
+  rig.put("before", "1");
+  rig.spawn([&] {
+    const auto appended = rig.primary->append_fragments(as_bytes("big"), as_bytes(value), rig.in(seconds(5)));
+    REQUIRE(appended);
+    lsn = *appended;
+    CHECK(rig.primary->wait(lsn, AckLevel::applied, rig.in(seconds(5))));
+  });
+  for (int i = 0; i < 10'000 && lsn == Lsn{}; ++i) {
+    if (rig.replica->applied_lsn() < Lsn{2}) CHECK(rig.applier.map.count("big") == 0);
+    if (rig.primary->fragmenting()) CHECK(rig.primary->last_lsn() == Lsn{1});
+    rig.turns(1);
+  }
+  rig.settle();
+  CHECK(lsn == Lsn{2});
+  CHECK(rig.applier.fragments > 60);
+  CHECK(rig.applier.map["big"] == value);
+  CHECK(rig.applier.lsns == std::vector<std::uint64_t>{1, 2});
+  rig.put("after", "3");
+  rig.settle();
+  CHECK(rig.replica->applied_lsn() == Lsn{3});
+}
+
+TEST_CASE("replication/fragments: the largest key, alone and with a value, is cut at any place") {
+  StreamRig rig;
+  REQUIRE(rig.connect());
+  const std::string key = pattern(kKeyBytesMax);
+  const std::string other = "x" + pattern(kKeyBytesMax - 1);
+  const std::string value = pattern(100'000);
+  rig.spawn([&] {
+    CHECK(rig.primary->append_fragments(as_bytes(key), {}, rig.in(seconds(5))));
+    CHECK(rig.primary->append_fragments(as_bytes(other), as_bytes(value), rig.in(seconds(5))));
+    CHECK(rig.primary->append_fragments(as_bytes("tiny"), as_bytes("v"), rig.in(seconds(5))));
+    CHECK(rig.primary->append_fragments({}, as_bytes("v"), rig.in(seconds(5))).error() ==
+          ReplicationErrc::too_large);
+    CHECK(rig.primary->append_fragments(as_bytes(key + "x"), {}, rig.in(seconds(5))).error() ==
+          ReplicationErrc::too_large);
+  });
+  rig.settle();
+  CHECK(rig.replica->applied_lsn() == Lsn{3});
+  CHECK(rig.applier.map.count(key) == 1);
+  CHECK(rig.applier.map[key].empty());
+  CHECK(rig.applier.map[other] == value);
+  CHECK(rig.applier.map["tiny"] == "v");
+}
+
+TEST_CASE("replication/fragments: other writers wait until the put is whole, then go in order") {
+  StreamRig rig(small_log());
+  REQUIRE(rig.connect());
+  const std::string value = pattern(500'000);
+  std::vector<std::string> order;
+  rig.spawn([&] {
+    REQUIRE(rig.primary->append_fragments(as_bytes("big1"), as_bytes(value), rig.in(seconds(5))));
+    order.emplace_back("big1");
+  });
+  rig.spawn([&] {
+    CHECK(rig.primary->fragmenting());
+    CHECK(rig.primary->try_append(EntryKind::put, as_bytes("rude"), {}).error() == ReplicationErrc::log_full);
+    REQUIRE(put_waiting(rig, "small", "v", rig.in(seconds(5))));
+    order.emplace_back("small");
+  });
+  rig.spawn([&] {
+    REQUIRE(rig.primary->append_fragments(as_bytes("big2"), as_bytes(value), rig.in(seconds(5))));
+    order.emplace_back("big2");
+  });
+  rig.spawn([&] {
+    REQUIRE(put_waiting(rig, "last", "v", rig.in(seconds(5))));
+    order.emplace_back("last");
+  });
+  rig.settle();
+  CHECK(order == std::vector<std::string>{"big1", "small", "big2", "last"});
+  CHECK(rig.replica->applied_lsn() == Lsn{4});
+  CHECK(rig.applier.map["big2"] == value);
+}
+
+TEST_CASE("replication/fragments: a deadline before the first piece writes nothing") {
+  StreamRig rig(small_log());
+  LoopbackOptions options;
+  options.completes_on_release = true;
+  const auto far = rig.connect_by_hand(options);
+  const std::string filler(30'000, 'f');
+  while (rig.primary->try_append(EntryKind::put, as_bytes("f"), as_bytes(filler))) {
+  }
+  const Lsn before = rig.primary->last_lsn();
+  const std::string value = pattern(200'000);
+  bool ended = false;
+  rig.spawn([&] {
+    const auto appended =
+        rig.primary->append_fragments(as_bytes("big"), as_bytes(value), rig.in(milliseconds(50)));
+    REQUIRE_FALSE(appended);
+    CHECK(appended.error() == ReactorErrc::deadline_exceeded);
+    ended = true;
+  });
+  rig.turn_primary();
+  rig.advance(milliseconds(60));
+  rig.turn_primary();
+  CHECK(ended);
+  CHECK_FALSE(rig.primary->fragmenting());
+  CHECK(rig.primary->last_lsn() == before);
+  rig.primary->close("done");
+}
+
+TEST_CASE("replication/fragments: after the first piece a frozen replica is dropped and the put completed") {
+  StreamRig rig(small_log());
+  LoopbackOptions options;
+  options.completes_on_release = true;
+  REQUIRE(rig.connect(options));
+  rig.settle();
+  const std::string value = pattern(400'000);
+  bool ended = false;
+  rig.spawn([&] {
+    CHECK(rig.primary->append_fragments(as_bytes("big"), as_bytes(value), rig.in(milliseconds(50))));
+    ended = true;
+  });
+  for (int i = 0; i < 2; ++i) rig.turns(1);  // some pieces arrive, then the replica freezes
+  for (int i = 0; i < 1000 && !ended; ++i) {
+    rig.advance(milliseconds(10));
+    rig.turn_primary();
+  }
+  CHECK(ended);
+  CHECK(rig.primary->last_lsn() == Lsn{1});
+  CHECK(rig.primary->replicas() == 0);
+  // The replica wakes up to a closed link. Expect: it forgets the half that it has.
+  rig.settle();
+  CHECK(rig.applier.map.empty());
+  CHECK(rig.applier.half_abandoned == 1);
+  CHECK(rig.applier.assembly.empty());
+}
+
+TEST_CASE(
+    "replication/fragments: a cancelled writer drops the links and still leaves no half entry in the log") {
+  StreamRig rig(small_log());
+  LoopbackOptions options;
+  options.completes_on_release = true;
+  REQUIRE(rig.connect(options));
+  rig.settle();
+  const std::string value = pattern(400'000);
+  auto writer = rig.primary_side.reactor->spawn("writer", [&] {
+    return rig.primary->append_fragments(as_bytes("big"), as_bytes(value), rig.in(seconds(5))).has_value();
+  });
+  REQUIRE(writer);
+  for (int i = 0; i < 4; ++i) rig.turn_primary();
+  CHECK(rig.primary->fragmenting());
+  writer->cancel();
+  rig.settle();
+  CHECK(writer->finished());
+  CHECK_FALSE(rig.primary->fragmenting());
+  CHECK(rig.primary->last_lsn() == Lsn{1});
+  CHECK(rig.applier.map.empty());
+  REQUIRE(rig.primary_lost.size() == 1);
+  CHECK(rig.primary_lost[0].find("cancelled half way") != std::string::npos);
+  writer->detach();
+}
+
+TEST_CASE("replication/fragments: a replica that lost its link amid a put gets all of it again") {
+  PrimaryOptions primary_options;
+  primary_options.log_bytes = 1 << 20;
+  StreamRig rig(primary_options);
+  LoopbackOptions options;
+  options.slots = 1;
+  REQUIRE(rig.connect(options));
+  rig.put("before", "1");
+  rig.settle();
+  const std::string value = pattern(300'000);
+  rig.spawn(
+      [&] { CHECK(rig.primary->append_fragments(as_bytes("big"), as_bytes(value), rig.in(seconds(5)))); });
+  while (rig.applier.fragments < 3) rig.turns(1);
+  rig.replica->close("on purpose");
+  CHECK(rig.applier.half_abandoned == 1);
+  rig.settle();
+  CHECK(rig.applier.map.count("big") == 0);
+  CHECK(rig.replica->applied_lsn() == Lsn{1});
+  REQUIRE(rig.connect(options));
+  rig.settle();
+  CHECK(rig.replica->applied_lsn() == Lsn{2});
+  CHECK(rig.applier.map["big"] == value);
+}

@@ -202,20 +202,22 @@ void GroupMember::drain() {
   bool counted_idle = false;
   const std::uint32_t all = shared_.options.reactors;
   while (shared_.idle.load(std::memory_order_acquire) != all) {
+    const bool all_quiet = shared_.quiet.load(std::memory_order_acquire) == all;
+    if (all_quiet && event_watch_ != nullptr) {
+      event_watch_->stop();
+      mailbox_->on_event();  // in its place
+    }
     reactor_->cancel_all();  // each round: a late message may have started another fiber
     Instant next;
     const bool busy = turn(&next);
-    if (!counted_quiet && is_quiet()) {
+    const bool quiet = is_quiet();
+    if (quiet && !counted_quiet) {
       counted_quiet = true;
       shared_.quiet.fetch_add(1, std::memory_order_acq_rel);
     }
-    if (shared_.quiet.load(std::memory_order_acquire) == all) {
-      if (event_watch_ != nullptr) event_watch_->stop();
-      mailbox_->on_event();  // from here on the eventfd is not watched any more
-      if (!counted_idle && reactor_->idle() && is_quiet()) {
-        counted_idle = true;
-        shared_.idle.fetch_add(1, std::memory_order_acq_rel);
-      }
+    if (quiet && all_quiet && !counted_idle && reactor_->idle()) {
+      counted_idle = true;
+      shared_.idle.fetch_add(1, std::memory_order_acq_rel);
     }
     if (!busy) nap();
   }

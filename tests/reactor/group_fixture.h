@@ -1,0 +1,103 @@
+/// For tests that run a ReactorGroup: options that suit the machine, and work that outlives no group.
+/// Thread:   any
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <thread>
+
+#include <doctest/doctest.h>
+
+#include <tidelock/reactor/cpu_set.h>
+#include <tidelock/reactor/fiber.h>
+#include <tidelock/reactor/mailbox.h>
+#include <tidelock/reactor/reactor_group.h>
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define TIDELOCK_TEST_SANITIZED 1
+#else
+#define TIDELOCK_TEST_SANITIZED 0
+#endif
+
+namespace tidelock::test {
+
+inline constexpr bool kSanitized = TIDELOCK_TEST_SANITIZED != 0;
+/// Generous: the machine may be busy.
+inline constexpr Duration kPatience = seconds(120);
+
+inline CoreId core(std::size_t value) { return CoreId{static_cast<std::uint16_t>(value)}; }
+
+inline ReactorGroupOptions group_options(std::uint32_t reactors) {
+  ReactorGroupOptions options;
+  options.reactors = reactors;
+  options.overprovisioned = usable_cpus().size() < reactors;
+  options.spin = microseconds(20);
+  options.seed = 1;
+  options.reactor.prepared_fibers = 4;
+  return options;
+}
+
+inline std::unique_ptr<ReactorGroup> start_group(const ReactorGroupOptions& options) {
+  auto group = ReactorGroup::start(options);
+  REQUIRE_MESSAGE(group, (group ? "" : group.error().message()));
+  return *std::move(group);
+}
+
+inline void stop_group(ReactorGroup& group) {
+  const Status stopped = group.stop(kPatience);
+  CHECK_MESSAGE(stopped, (stopped ? "" : stopped.error().message()));
+  for (std::uint32_t i = 0; i < group.size(); ++i) CHECK(group.park_stats(core(i)).lost_wakeups == 0);
+}
+
+inline Instant patience() { return Reactor::current()->clock().now() + kPatience; }
+
+template <class Predicate>
+bool eventually(Predicate&& predicate) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(kPatience.ns);
+  while (!predicate()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  return true;
+}
+
+/// Expects 0, 1, 2, ... One writer: the loop of the reactor that receives.
+struct Sequence {
+  std::atomic<std::uint64_t> next{0};
+  std::atomic<std::uint64_t> misplaced{0};
+  void take(std::uint64_t number) {
+    const std::uint64_t expected = next.load(std::memory_order_relaxed);
+    if (number != expected) misplaced.fetch_add(1, std::memory_order_relaxed);
+    next.store(expected + 1, std::memory_order_release);
+  }
+};
+
+/// Sends `count` numbers from a fiber of `from` in bursts, with pauses between them in which both may park.
+inline void send_bursts(ReactorGroup& group, CoreId from, CoreId to, Sequence& sequence, std::uint64_t count,
+                        std::uint64_t burst_max, Duration pause_max) {
+  const Status started = group.run(
+      from,
+      [to, &sequence, count, burst_max, pause_max] {
+        const auto body = [to, &sequence, count, burst_max, pause_max] {
+          Reactor& reactor = *Reactor::current();
+          std::uint64_t left = 1;
+          for (std::uint64_t i = 0; i < count; ++i) {
+            Sequence* target = &sequence;
+            const Status sent = reactor.mailbox()->post(
+                to, [target, i](Reactor&) { target->take(i); }, patience());
+            if (!sent) return;  // the count will tell
+            if (--left != 0) continue;
+            left = 1 + reactor.random().below(burst_max);
+            const auto range = static_cast<std::uint64_t>(pause_max.ns + 1);
+            this_fiber::sleep_for(nanoseconds(static_cast<std::int64_t>(reactor.random().below(range))));
+          }
+        };
+        CHECK(Reactor::current()->spawn_detached("bursts", body));
+      },
+      kPatience);
+  CHECK(started);
+}
+
+}  // namespace tidelock::test

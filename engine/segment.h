@@ -155,6 +155,8 @@ struct Location {
 [[nodiscard]] inline Location locate(Segment& segment, std::uint64_t hash, Bytes key) {
   Location location;
   Bucket& home = segment.home(hash);
+  // Asked for together with the tags: most records stand in the unit that they wished for.
+  __builtin_prefetch(home.cell(unit_of(hash)));
   if (probe(home, hash, key, location)) return location;
   if (home.line.displaced != 0 && probe(segment.next(hash), hash, key, location)) return location;
   if (home.line.stashed != 0 && probe(segment.stash(), hash, key, location)) return location;

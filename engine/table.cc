@@ -33,10 +33,7 @@ Result<std::unique_ptr<Table>> Table::create(const TableOptions& options) {
 }
 
 bool Table::find(std::uint64_t hash, Bytes key, Found& found) const {
-  Segment& segment = *state_->directory.segment(hash);
-  // Asked for together with the tags: most records stand in the unit that they wished for.
-  __builtin_prefetch(segment.home(hash).cell(detail::unit_of(hash)));
-  const Location location = locate(segment, hash, key);
+  const Location location = locate(*state_->directory.segment(hash), hash, key);
   if (location.record != nullptr) {
     found = {location.record->value(), {location.record->lsn}};
     return true;

@@ -37,7 +37,7 @@ Table::Assembly::~Assembly() {
   if (memory_ == nullptr) return;
   State& state = *table_->state_;
   Record* record = record_of(memory_);
-  if (state.plan.record == record) state.plan = {};  // it was prepared, but not committed
+  if (state.plan.record == record) state.plan.active = false;  // prepared, but not committed
   --state.handles;
   state.free_record(record);
 }
@@ -77,7 +77,8 @@ Status Table::commit(Assembly&& assembly, std::uint64_t hash, Lsn lsn) {
   Assembly taken = std::move(assembly);
   TL_ASSERT(taken.active() && taken.table_ == this, "an assembly is committed to its own table, once");
   TL_TRY(prepare(taken, hash));
-  state_->install(std::exchange(state_->plan, {}), lsn.value);
+  state_->plan.active = false;
+  state_->install(state_->plan, lsn.value);
   --state_->handles;
   taken.memory_ = nullptr;
   return {};

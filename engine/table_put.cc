@@ -1,7 +1,6 @@
 // Writing: reserve() decides everything and takes all memory, put() cannot fail.
 #include <cstring>
 #include <new>
-#include <utility>
 
 #include <tidelock/base/check.h>
 #include <tidelock/engine/errc.h>
@@ -39,10 +38,11 @@ Status Table::reserve(std::uint64_t hash, Bytes key, std::size_t value_bytes) {
 }
 
 void Table::put(std::uint64_t hash, Bytes key, Bytes value, Lsn lsn) {
-  const State::Plan plan = std::exchange(state_->plan, {});
-  TL_ASSERT(
-      plan.active && plan.hash == hash && plan.key_bytes == key.size() && plan.value_bytes == value.size(),
-      "put() comes right after reserve() for the same key and size");
+  State::Plan& plan = state_->plan;
+  TL_ASSERT(plan.active && plan.hash == hash, "put() comes right after reserve() for the same key");
+  TL_ASSERT(plan.key_bytes == key.size() && plan.value_bytes == value.size(),
+            "put() has the size of its reserve()");
+  plan.active = false;
   if (plan.in_place && plan.old.record == nullptr) {
     Cell* cell = plan.old.place.bucket->cell(plan.old.place.unit);
     cell->word = lsn.value;
@@ -52,6 +52,7 @@ void Table::put(std::uint64_t hash, Bytes key, Bytes value, Lsn lsn) {
   }
   Record* record = plan.in_place ? plan.old.record : plan.record;
   if (record != nullptr) {
+    TL_ASSERT(record->pins == 0, "a value was pinned between reserve() and put()");
     record->value_bytes = plan.value_bytes;
     state_->arena.populate(reinterpret_cast<std::byte*>(record), record->bytes(), record->bytes());
     copy(record->payload() + key.size(), value);
@@ -86,39 +87,42 @@ Status Table::State::prepare(std::uint64_t hash, Bytes key, std::size_t value_by
   const std::size_t record_bytes = sizeof(Record) + key.size() + value_bytes;
   const unsigned units = assembled != nullptr ? 0 : detail::inline_units(key.size(), value_bytes);
   const unsigned cell_units = units == 0 ? 1 : units;
-  Plan next;
-  next.active = true;
-  next.hash = hash;
-  next.key_bytes = static_cast<std::uint32_t>(key.size());
-  next.value_bytes = static_cast<std::uint32_t>(value_bytes);
-  next.units = units;
+  Place place;
+  bool in_place = false;
+  Record* record = assembled;
   if (assembled == nullptr && overwrites(old, units, record_bytes)) {
-    next.in_place = true;
+    in_place = true;
   } else {
-    next.place = choose_place(*segment, hash, old, cell_units);
-    if (!next.place && worth_splitting(*segment, hash)) {
+    place = choose_place(*segment, hash, old, cell_units);
+    if (!place && worth_splitting(*segment, hash)) {
       // One split, whether it makes room or not: what finds no place after it is chained until a later one.
       TL_TRY(split(hash, *segment));
       segment = directory.segment(hash);
       old = locate(*segment, hash, key);
-      next.place = choose_place(*segment, hash, old, cell_units);
+      place = choose_place(*segment, hash, old, cell_units);
     }
-    if (!next.place) next.units = 0;
-    next.record = assembled;
-    if (next.units == 0 && assembled == nullptr) {
-      next.record = new_record(key.size(), value_bytes);
-      if (next.record == nullptr) return out_of_memory();
+    if (record == nullptr && (units == 0 || !place)) {
+      record = new_record(key.size(), value_bytes);
+      if (record == nullptr) return out_of_memory();
     }
   }
-  next.segment = segment;
-  next.old = old;
-  plan = next;
+  plan = {true,
+          in_place,
+          assembled != nullptr,
+          hash,
+          static_cast<std::uint32_t>(key.size()),
+          static_cast<std::uint32_t>(value_bytes),
+          cell_units,
+          segment,
+          old,
+          place,
+          record};
   return {};
 }
 
 void Table::State::cancel_plan() {
-  if (plan.active && plan.record != nullptr) free_record(plan.record);
-  plan = {};
+  if (plan.active && !plan.assembled && plan.record != nullptr) free_record(plan.record);
+  plan.active = false;
 }
 
 void Table::State::install(const Plan& done, std::uint64_t lsn) {
@@ -137,7 +141,7 @@ void Table::State::install(const Plan& done, std::uint64_t lsn) {
   }
   if (done.place) {
     const bool external = done.record != nullptr;
-    occupy(*done.segment, done.place, done.hash, external ? 1 : done.units, external);
+    occupy(*done.segment, done.place, done.hash, done.units, external);
     const std::uint64_t word = external ? reinterpret_cast<std::uintptr_t>(done.record) : lsn;
     *done.place.bucket->cell(done.place.unit) = {done.hash, word, done.key_bytes, done.value_bytes};
   } else {

@@ -16,11 +16,12 @@ struct Table::State {
   /// What reserve() found and took, for the put that follows it.
   struct Plan {
     bool active = false;
-    bool in_place = false;  ///< only LSN and value are written, over those of `old`
+    bool in_place = false;   ///< only LSN and value are written, over those of `old`
+    bool assembled = false;  ///< `record` belongs to an Assembly until it is committed
     std::uint64_t hash = 0;
     std::uint32_t key_bytes = 0;
     std::uint32_t value_bytes = 0;
-    unsigned units = 0;  ///< of the new record, if inline
+    unsigned units = 0;  ///< that the new record's cell takes
     detail::Segment* segment = nullptr;
     detail::Location old;
     detail::Place place;               ///< none: into the chain
@@ -32,9 +33,9 @@ struct Table::State {
 
   /// Fills `plan`. `assembled` is the record to place, null: one is taken if need be.
   Status prepare(std::uint64_t hash, Bytes key, std::size_t value_bytes, detail::Record* assembled);
-  /// Drops a plan that no put followed.
+  /// Drops a plan that no put or commit followed.
   void cancel_plan();
-  /// Puts the new record in its place, the old one out. `cell` is the header of an inline record.
+  /// The new record in, the old one out. Of an inline record the caller writes key and value.
   void install(const Plan& done, std::uint64_t lsn);
   Status split(std::uint64_t hash, detail::Segment& segment);
   [[nodiscard]] bool overwrites(const detail::Location& old, unsigned units, std::size_t bytes) const;

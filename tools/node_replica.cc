@@ -31,6 +31,7 @@ class ReplicaNode {
     TL_TRY(nlohmann::json finish, await_command("finish"));
     await_lsns(finish);
     TL_TRY(end_verifiers());
+    TL_TRY(events_.forward(*engine_, parent_));
     TL_TRY(parent_.send(result()));
     TL_TRY(await_command("close"));
     return engine_->close(seconds(10));
@@ -62,9 +63,12 @@ class ReplicaNode {
     }
   }
 
-  /// The primary's last LSNs, while it lives to send them.
+  /// Until the primary's last LSNs are here or, if it is gone, until the links have noticed.
   void await_lsns(const nlohmann::json& finish) {
     const auto deadline = SteadyClock::now() + kFinishTime;
+    const bool primary_gone = finish.at("last_lsns").empty();
+    while (primary_gone && engine_->links() > 0 && SteadyClock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
     for (const auto& want : finish.at("last_lsns")) {
       const ShardId shard{want.at("shard").get<std::uint16_t>()};
       const Lsn lsn{want.at("lsn").get<std::uint64_t>()};

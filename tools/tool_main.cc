@@ -50,7 +50,7 @@ int tool_main(int argc, char** argv, const ApplyPolicy* planted) {
   RunOptions options;
   const CLI::App* run = add_run_command(app, options);
   // CLI11 would only say that a subcommand is missing.
-  if (argc >= 2 && argv[1][0] != '-' && app.get_subcommand_no_throw(argv[1]) == nullptr) {
+  if (argc >= 2 && argv[1][0] != '-' && argv[1] != run->get_name()) {
     fmt::print(stderr, "tidelock: there is no command \"{}\": see tidelock --help\n", argv[1]);
     return kExitUsage;
   }

@@ -46,6 +46,7 @@ class Following final : public Control {
   void lost(ShardId shard, const std::string& reason);
   void reconnect(ShardId shard);
   Status connect(ShardId shard, Duration timeout);
+  void await_counted(Shard& owner, SteadyTime until);
   Status check_answer(ShardId shard, const Hello& theirs) const;
   [[nodiscard]] SteadyTime after_back_off(std::uint32_t attempts);
   void note(ShardId shard, const std::string& what) {
@@ -196,7 +197,22 @@ Status Following::connect(ShardId shard, Duration timeout) {
     TL_TRY(arrived->start(reactor));
     return owner->attach_primary(std::move(arrived));
   };
-  return run_job(context_.group, owner->core(), attach, kJobTimeout);
+  TL_TRY(run_job(context_.group, owner->core(), attach, kJobTimeout));
+  await_counted(*owner, std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout.ns));
+  return {};
+}
+
+/// The primary has accepted, but takes the link to its core a moment later. Only then is a write there that
+/// asks for an acknowledgement no longer refused, and open() promises that much. A link that is lost
+/// meanwhile is reported like any other.
+void Following::await_counted(Shard& owner, SteadyTime until) {
+  const auto settled = [&owner](Reactor&) -> Status {
+    return owner.counted() || !owner.following() ? Status{} : Status(EngineErrc::busy);
+  };
+  while (!run_job(context_.group, owner.core(), settled, kJobTimeout) &&
+         std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
 }
 
 Status Following::check_answer(ShardId shard, const Hello& theirs) const {

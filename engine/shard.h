@@ -82,6 +82,9 @@ class Shard final : private Applier, private PollSource {
   void follow(HistoryId history, std::uint64_t routing_seed, Epoch epoch);
   Status attach_replica(std::unique_ptr<Link> link, Lsn peer_last);
   Status attach_primary(std::unique_ptr<Link> link);
+  /// Replica: the primary counts it. False: not yet, or the link was lost meanwhile.
+  [[nodiscard]] bool counted() const { return replica_->heard(); }
+  [[nodiscard]] bool following() const { return replica_->connected(); }
   void on_link_lost(std::function<void(const std::string& reason)> handler);
   [[nodiscard]] const Primary* primary() const { return primary_.get(); }
   [[nodiscard]] Lsn visible_lsn() const { return {counters_.visible_lsn.load(std::memory_order_relaxed)}; }

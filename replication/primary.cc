@@ -57,6 +57,7 @@ Status Primary::attach(std::unique_ptr<Link> link, Lsn peer_last) {
   peer.sent = peer.received = peer.applied = peer_last;
   peer.sent_at = peer.progress_at = state.reactor.now();
   state.peers.push_back(std::move(peer));
+  state.send_control(state.peers.back(), false);  // tells the replica that it is counted from now on
   set_gauge(state.stats.replicas, state.peers.size());
   state.resumed = true;
   state.release_log();

@@ -40,6 +40,13 @@ Status Replica::attach(std::unique_ptr<Link> link, HistoryId history, Epoch epoc
   return state_->attach(std::move(link), history, epoch);
 }
 bool Replica::connected() const { return state_->link && state_->link->state() == LinkState::ready; }
+bool Replica::heard() const {
+  if (!connected()) return false;
+  const LinkCounters& counters = state_->link->counters();
+  return counters.control_in.load(std::memory_order_relaxed) +
+             counters.batches_in.load(std::memory_order_relaxed) >
+         0;
+}
 void Replica::on_link_lost(std::function<void(const std::string& reason)> handler) {
   state_->link_lost = std::move(handler);
 }

@@ -73,6 +73,8 @@ class Replica final : public PollSource {
   /// Errors:   wrong_context, old_epoch: the link is closed with that reason
   Status attach(std::unique_ptr<Link> link, HistoryId history, Epoch epoch);
   [[nodiscard]] bool connected() const;
+  /// True once the link has brought anything: the primary has it on its core, too, and counts this replica.
+  [[nodiscard]] bool heard() const;
   /// Called on the loop whenever a link was lost, with the reason; not for one that close() or attach() ends.
   void on_link_lost(std::function<void(const std::string& reason)> handler);
 

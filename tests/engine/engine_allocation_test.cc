@@ -1,0 +1,100 @@
+// In a program of its own: it counts every call of operator new in the process.
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include <doctest/doctest.h>
+
+#include <tidelock/engine/engine.h>
+
+#include "engine/engine_fixture.h"
+#include "engine/heap_count.h"
+
+using namespace tidelock;
+using namespace tidelock::test;
+
+namespace {
+
+constexpr int kKeys = 256;
+
+/// Keys and values that are made before anything is counted.
+struct Records {
+  std::vector<std::string> keys;
+  std::string value = std::string(100, 'v');
+  Records() {
+    for (int i = 0; i < kKeys; ++i) keys.push_back("a key beyond the small-string size " + std::to_string(i));
+  }
+};
+
+/// What `body` allocates, once it has run a few times.
+template <class F>
+std::uint64_t allocations_of(F&& body) {
+  for (int i = 0; i < 3; ++i) body();
+  const std::uint64_t before = heap_allocations();
+  body();
+  return heap_allocations() - before;
+}
+
+}  // namespace
+
+TEST_SUITE_BEGIN("engine/allocation");
+
+TEST_CASE("a replicated put of a fiber allocates nothing, on either side") {
+  Pair pair;
+  const Records records;
+  std::atomic<std::uint64_t> allocated{~0ULL};
+  in_fiber(*pair.primary, {0}, [&] {
+    allocated = allocations_of([&] {
+      for (const std::string& key : records.keys) {
+        if (!pair.primary->put(key, records.value, {AckLevel::applied, kPatience})) std::abort();
+      }
+    });
+  });
+  CHECK(allocated == 0);
+}
+
+TEST_CASE("a put and a get of a fiber on another core allocate nothing") {
+  const auto engine = open(small_options(2));
+  const Records records;
+  std::atomic<std::uint64_t> allocated{~0ULL};
+  in_fiber(*engine, {0}, [&] {
+    std::string value;
+    allocated = allocations_of([&] {
+      for (const std::string& key : records.keys) {
+        if (!engine->put(key, records.value) || !engine->get(key, value)) std::abort();
+      }
+    });
+  });
+  CHECK(allocated == 0);
+}
+
+TEST_CASE("replicated puts of a host thread allocate nothing, waiting or pipelined") {
+  const std::string path = unique_path();
+  Options of_primary = primary_options(path);
+  of_primary.host_slots = 16;  // so that every slot's buffers have grown soon
+  Pair pair(of_primary, replica_options(path));
+  const Records records;
+  const WriteOptions how{AckLevel::applied, kPatience};
+  const std::uint64_t waiting = allocations_of([&] {
+    for (const std::string& key : records.keys) {
+      if (!pair.primary->put(key, records.value, how)) std::abort();
+    }
+  });
+  CHECK(waiting == 0);
+
+  std::atomic<int> done{0};
+  const auto count = [](void* context, const Result<Receipt>& result) {
+    if (!result) std::abort();
+    ++*static_cast<std::atomic<int>*>(context);
+  };
+  const std::uint64_t pipelined = allocations_of([&] {
+    done = 0;
+    for (const std::string& key : records.keys) {
+      while (!pair.primary->put_async(key, records.value, how, count, &done)) std::this_thread::yield();
+    }
+    while (done != kKeys) std::this_thread::yield();
+  });
+  CHECK(pipelined == 0);
+}
+
+TEST_SUITE_END();

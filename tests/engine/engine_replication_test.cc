@@ -1,0 +1,440 @@
+// A primary and its replicas in one process, joined by the shm link.
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <tidelock/engine/engine.h>
+#include <tidelock/replication/replica.h>
+
+#include "engine/engine_fixture.h"
+
+using namespace tidelock;
+using namespace tidelock::test;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kMany = 300;
+#else
+constexpr int kMany = 2000;
+#endif
+
+namespace {
+
+bool has_event(const Engine& engine, const std::string& part) {
+  for (const std::string& line : engine.stats().events) {
+    if (line.find(part) != std::string::npos) return true;
+  }
+  return false;
+}
+
+std::string events(const Engine& engine) {
+  std::string text;
+  for (const std::string& line : engine.stats().events) text += line + "\n";
+  return text;
+}
+
+void check_equal(Engine& primary, Engine& replica) {
+  for (std::uint16_t shard = 0; shard < primary.shards(); ++shard) {
+    CAPTURE(shard);
+    const Lsn last = primary.visible_lsn({shard});
+    CHECK(eventually([&] { return replica.visible_lsn({shard}) >= last; }));
+    const auto ours = primary.digest({shard}, kPatience);
+    const auto theirs = replica.digest({shard}, kPatience);
+    REQUIRE((ours && theirs));
+    CHECK(*ours == *theirs);
+  }
+}
+
+}  // namespace
+
+TEST_SUITE_BEGIN("engine/replication");
+
+TEST_CASE("after an applied write no read at the replica returns an older state") {
+  Pair pair(2);
+  std::string value;
+  for (int i = 0; i < kMany; ++i) {
+    const std::string key = "key" + std::to_string(i % 50);
+    const auto receipt = pair.primary->put(key, std::to_string(i), {AckLevel::applied, kPatience});
+    REQUIRE(receipt.has_value());
+    const auto lsn = pair.replica->get(key, value);
+    REQUIRE(lsn.has_value());
+    CHECK(*lsn >= receipt->lsn);
+    CHECK(value == std::to_string(i));
+  }
+  CHECK(pair.primary->links() == 2);
+  CHECK(pair.replica->links() == 2);
+  check_equal(*pair.primary, *pair.replica);
+}
+
+TEST_CASE("a read with min_lsn waits until the receipt's write is visible") {
+  Pair pair;
+  std::string value;
+  for (const AckLevel ack : {AckLevel::local, AckLevel::received}) {
+    for (int i = 0; i < kMany; ++i) {
+      const auto receipt = pair.primary->put("key", std::to_string(i), {ack, kPatience});
+      REQUIRE(receipt.has_value());
+      const auto lsn = pair.replica->get("key", value, {receipt->lsn, receipt->epoch, kPatience});
+      REQUIRE(lsn.has_value());
+      CHECK(*lsn >= receipt->lsn);
+      CHECK(value == std::to_string(i));
+    }
+  }
+  in_fiber(*pair.replica, {0}, [&] {
+    const Lsn last = pair.replica->visible_lsn({0});
+    CHECK(pair.replica->get("key", value, {last, {}, kPatience}).has_value());
+  });
+}
+
+TEST_CASE("a read of what never comes ends at its deadline, one of another epoch at once") {
+  Pair pair;
+  std::string value;
+  const auto receipt = pair.primary->put("key", "value", {AckLevel::applied, kPatience});
+  REQUIRE(receipt.has_value());
+  const Lsn future{receipt->lsn.value + 1000};
+  CHECK(pair.replica->get("key", value, {future, {}, milliseconds(30)}).error() ==
+        ReactorErrc::deadline_exceeded);
+  in_fiber(*pair.replica, {0}, [&] {
+    CHECK(pair.replica->get("key", value, {future, {}, milliseconds(30)}).error() ==
+          ReactorErrc::deadline_exceeded);
+  });
+  CHECK(pair.replica->get("key", value, {receipt->lsn, {7, 7}, kPatience}).error() ==
+        EngineErrc::history_lost);
+  CHECK(pair.primary->get("key", value, {future, {}, kPatience}).error() == EngineErrc::history_lost);
+  CHECK(pair.primary->get("key", value, {receipt->lsn, receipt->epoch, kPatience}).has_value());
+}
+
+TEST_CASE("a replica refuses writes and says where they go") {
+  Pair pair;
+  CHECK(pair.replica->put("key", "value").error() == EngineErrc::read_only);
+  CHECK(pair.replica->erase("key").error() == EngineErrc::read_only);
+  WriteBatch batch;
+  batch.put("key", "value");
+  CHECK(pair.replica->write(batch, {AckLevel::local, kPatience}).error() == EngineErrc::read_only);
+  in_fiber(*pair.replica, {0},
+           [&] { CHECK(pair.replica->put("key", "v").error() == EngineErrc::read_only); });
+}
+
+TEST_CASE("erases, batches, large keys and large values arrive whole") {
+  Pair pair(2);
+  const std::string large = pattern(2'500'000, 4);
+  const std::string long_key = pattern(64 * 1024, 5);
+  REQUIRE(pair.primary->put("large", large, {AckLevel::applied, kPatience}).has_value());
+  REQUIRE(pair.primary->put(long_key, large, {AckLevel::applied, kPatience}).has_value());
+  REQUIRE(pair.primary->put(std::string("\0", 1), "", {AckLevel::applied, kPatience}).has_value());
+  WriteBatch batch;
+  for (int i = 0; i < 100; ++i) batch.put("batch" + std::to_string(i), pattern(100, 1));
+  batch.erase("batch3");
+  REQUIRE(pair.primary->write(batch, {AckLevel::applied, kPatience}).has_value());
+  std::string value;
+  REQUIRE(pair.replica->get("large", value).has_value());
+  CHECK((value == large));
+  REQUIRE(pair.replica->get(long_key, value).has_value());
+  CHECK((value == large));
+  REQUIRE(pair.replica->get(std::string("\0", 1), value).has_value());
+  CHECK(value.empty());
+  CHECK(pair.replica->get("batch3", value).error() == EngineErrc::not_found);
+  check_equal(*pair.primary, *pair.replica);
+}
+
+TEST_CASE("the smallest log and rings carry values far larger than both") {
+  const std::string path = unique_path();
+  Options of_primary = primary_options(path);
+  of_primary.log_bytes = 64 << 10;
+  of_primary.ring_entries = 8;
+  Options of_replica = replica_options(path);
+  of_replica.ring_entries = 8;
+  Pair pair(of_primary, of_replica);
+  const std::string large = pattern(4 << 20, 6);
+  for (int round = 0; round < 3; ++round) {
+    REQUIRE(pair.primary->put("large", large, {AckLevel::applied, kPatience}).has_value());
+    for (int i = 0; i < 200; ++i) {
+      REQUIRE(pair.primary->put("key" + std::to_string(i), pattern(2000, 1), {AckLevel::local, kPatience})
+                  .has_value());
+    }
+  }
+  check_equal(*pair.primary, *pair.replica);
+}
+
+TEST_CASE("one fiber pipelines its puts and waits for the last") {
+  Pair pair;
+  in_fiber(*pair.primary, {0}, [&] {
+    Receipt last;
+    for (int i = 0; i < kMany; ++i) {
+      const auto receipt =
+          pair.primary->put("key" + std::to_string(i), "value", {AckLevel::local, kPatience});
+      REQUIRE(receipt.has_value());
+      last = *receipt;
+    }
+    CHECK(pair.primary->wait(last, AckLevel::applied, kPatience).has_value());
+    CHECK(pair.replica->visible_lsn({0}) >= last.lsn);
+  });
+  CHECK(pair.primary->wait({{0}, {}, pair.primary->visible_lsn({0})}, AckLevel::received, kPatience)
+            .has_value());
+  CHECK(pair.primary->wait({{0}, {9, 9}, Lsn{1}}, AckLevel::applied, kPatience).error() ==
+        EngineErrc::history_lost);
+  CHECK(pair.primary->wait({{0}, {}, Lsn{1ULL << 40}}, AckLevel::applied, kPatience).error() ==
+        EngineErrc::history_lost);
+  CHECK(pair.primary->wait({{1}, {}, Lsn{1}}, AckLevel::applied, kPatience).error() ==
+        EngineErrc::wrong_shard);
+}
+
+TEST_CASE("fibers of other cores and host threads write through to the replica together") {
+  Pair pair(2);
+  std::atomic<int> failed{0};
+  std::atomic<int> ended{0};
+  for (std::uint16_t core = 0; core < 2; ++core) {
+    for (int fiber = 0; fiber < 8; ++fiber) {
+      REQUIRE(pair.primary
+                  ->spawn_on({core},
+                             [&, core, fiber] {
+                               for (int i = 0; i < kMany / 20; ++i) {
+                                 const std::string key =
+                                     std::to_string(core * 100 + fiber) + "/" + std::to_string(i);
+                                 if (!pair.primary->put(key, key, {AckLevel::applied, kPatience})) ++failed;
+                               }
+                               ++ended;
+                             })
+                  .has_value());
+    }
+  }
+  for (int i = 0; i < kMany / 20; ++i) {
+    if (!pair.primary->put("host" + std::to_string(i), "v", {AckLevel::applied, kPatience})) ++failed;
+  }
+  CHECK(eventually([&] { return ended == 16; }));
+  CHECK(failed == 0);
+  check_equal(*pair.primary, *pair.replica);
+}
+
+TEST_CASE("without a replica an acknowledged write is refused before anything is written") {
+  const auto primary = open(primary_options(unique_path()));
+  CHECK(primary->put("key", "value", {AckLevel::applied, kPatience}).error() == ReplicationErrc::no_replica);
+  CHECK(primary->put("key", pattern(200'000, 1), {AckLevel::received, kPatience}).error() ==
+        ReplicationErrc::no_replica);
+  in_fiber(*primary, {0},
+           [&] { CHECK(primary->put("key", "value").error() == ReplicationErrc::no_replica); });
+  CHECK(primary->visible_lsn({0}) == Lsn{});
+  CHECK(primary->put("key", "value", {AckLevel::local, kPatience}).has_value());
+}
+
+TEST_CASE("when the replica goes the primary says so and goes on") {
+  Pair pair;
+  REQUIRE(pair.primary->put("key", "one", {AckLevel::applied, kPatience}).has_value());
+  REQUIRE(pair.replica->close(kPatience).has_value());
+  CHECK(eventually([&] { return pair.primary->links() == 0; }));
+  CHECK(has_event(*pair.primary, "lost a replica"));
+  CHECK(pair.primary->put("key", "two", {AckLevel::applied, milliseconds(100)}).error() ==
+        ReplicationErrc::no_replica);
+  CHECK(pair.primary->put("key", "three", {AckLevel::local, kPatience}).has_value());
+  // A new replica starts from nothing; the log still holds all.
+  const auto next = open(replica_options(pair.path));
+  REQUIRE(pair.primary->put("key", "four", {AckLevel::applied, kPatience}).has_value());
+  check_equal(*pair.primary, *next);
+}
+
+TEST_CASE("a write whose acknowledgement does not come has an unknown outcome, not a failed one") {
+  Pair pair;
+  REQUIRE(pair.primary->put("key", "one", {AckLevel::applied, kPatience}).has_value());
+  std::atomic<bool> release{false};
+  std::atomic<bool> blocked{false};
+  // The replica's core stands still.
+  REQUIRE(pair.replica
+              ->spawn_on({0},
+                         [&] {
+                           blocked = true;
+                           while (!release) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                         })
+              .has_value());
+  CHECK(eventually([&] { return blocked.load(); }));
+  CHECK(pair.primary->put("key", "two", {AckLevel::applied, milliseconds(50)}).error() ==
+        ReplicationErrc::outcome_unknown);
+  in_fiber(*pair.primary, {0}, [&] {
+    CHECK(pair.primary->put("key", "three", {AckLevel::received, milliseconds(50)}).error() ==
+          ReplicationErrc::outcome_unknown);
+  });
+  CHECK(pair.primary->stats().shards[0].outcome_unknown == 2);
+  release = true;
+  CHECK(pair.primary->put("key", "four", {AckLevel::applied, kPatience}).has_value());
+  check_equal(*pair.primary, *pair.replica);
+}
+
+TEST_CASE("a log full of what a replica has not taken refuses the next write by its deadline") {
+  const std::string path = unique_path();
+  Options of_primary = primary_options(path);
+  of_primary.log_bytes = 64 << 10;
+  Pair pair(of_primary, replica_options(path));
+  std::atomic<bool> release{false};
+  std::atomic<bool> blocked{false};
+  REQUIRE(pair.replica
+              ->spawn_on({0},
+                         [&] {
+                           blocked = true;
+                           while (!release) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                         })
+              .has_value());
+  CHECK(eventually([&] { return blocked.load(); }));
+  Result<Receipt> last = EngineErrc::busy;
+  int written = 0;
+  while (written < 1000 && (last = pair.primary->put("key" + std::to_string(written), pattern(4000, 1),
+                                                     {AckLevel::local, milliseconds(100)}))) {
+    ++written;
+  }
+  REQUIRE(!last.has_value());
+  CHECK(last.error() == ReplicationErrc::log_full);
+  CHECK(last.error().message().find("65536") != std::string::npos);
+  CHECK(pair.primary->visible_lsn({0}).value == static_cast<std::uint64_t>(written));
+  release = true;
+  CHECK(pair.primary->put("key", "value", {AckLevel::applied, kPatience}).has_value());
+  check_equal(*pair.primary, *pair.replica);
+}
+
+TEST_CASE("when the primary goes the replica says so and its readers go on") {
+  Pair pair;
+  REQUIRE(pair.primary->put("key", "value", {AckLevel::applied, kPatience}).has_value());
+  REQUIRE(pair.primary->close(kPatience).has_value());
+  CHECK(
+      eventually([&] { return pair.replica->links() == 0 && has_event(*pair.replica, "lost the primary"); }));
+  std::string value;
+  REQUIRE(pair.replica->get("key", value).has_value());
+  CHECK(value == "value");
+  // A new primary at the same place has a history of its own, which is not ours.
+  pair.primary.reset();
+  const auto other = open(primary_options(pair.path));
+  CHECK(eventually([&] { return has_event(*pair.replica, "given up"); }));
+  CHECK(has_event(*other, "refused"));
+  CHECK(pair.replica->get("key", value).has_value());
+  CAPTURE(events(*pair.replica));
+}
+
+TEST_CASE("a replica with another shard count is refused, and both values are named") {
+  const std::string path = unique_path();
+  const auto primary = open(primary_options(path, 1));
+  const auto replica = Engine::open(replica_options(path, 2));
+  REQUIRE(!replica.has_value());
+  CHECK(replica.error() == ReplicationErrc::refused);
+  const std::string message = replica.error().message();
+  CAPTURE(message);
+  CHECK(message.find('1') != std::string::npos);
+  CHECK(message.find('2') != std::string::npos);
+  CHECK(message.find(path) != std::string::npos);
+  CHECK(has_event(*primary, "refused"));
+}
+
+TEST_CASE("a replica that takes smaller values than the primary's is refused") {
+  const std::string path = unique_path();
+  const auto primary = open(primary_options(path));
+  Options small = replica_options(path);
+  small.value_bytes_max = 1000;
+  const auto replica = Engine::open(small);
+  REQUIRE(!replica.has_value());
+  CHECK(replica.error() == ReplicationErrc::refused);
+  CHECK(replica.error().message().find("1000") != std::string::npos);
+}
+
+TEST_CASE("a replica whose start the log no longer holds is refused") {
+  const std::string path = unique_path();
+  Options options = primary_options(path);
+  options.log_bytes = 64 << 10;
+  const auto primary = open(options);
+  for (int i = 0; i < 100; ++i)
+    REQUIRE(primary->put("key" + std::to_string(i), pattern(2000, 1), {AckLevel::local, kPatience}));
+  const auto replica = Engine::open(replica_options(path));
+  REQUIRE(!replica.has_value());
+  CHECK(replica.error() == ReplicationErrc::refused);
+}
+
+TEST_CASE("a replica without its primary ends by the connect timeout and names the path") {
+  const std::string path = unique_path();
+  Options options = replica_options(path);
+  options.connect_timeout = milliseconds(100);
+  const auto replica = Engine::open(options);
+  REQUIRE(!replica.has_value());
+  CHECK(replica.error().message().find(path) != std::string::npos);
+}
+
+TEST_CASE("a replica may start before its primary") {
+  const std::string path = unique_path();
+  Result<std::unique_ptr<Engine>> replica = EngineErrc::busy;
+  std::thread first([&] { replica = Engine::open(replica_options(path)); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  const auto primary = open(primary_options(path));
+  first.join();
+  REQUIRE(replica.has_value());
+  CHECK(primary->put("key", "value", {AckLevel::applied, kPatience}).has_value());
+}
+
+TEST_CASE("a listen path in use is refused and named") {
+  const std::string path = unique_path();
+  const auto primary = open(primary_options(path));
+  const auto second = Engine::open(primary_options(path));
+  REQUIRE(!second.has_value());
+  CHECK(second.error().message().find(path) != std::string::npos);
+}
+
+TEST_CASE("a link that was lost for silence is made again and resumes inside the log") {
+  const std::string path = unique_path();
+  Options of_primary = primary_options(path);
+  of_primary.heartbeat = milliseconds(20);
+  of_primary.link_timeout = milliseconds(400);
+  Options of_replica = replica_options(path);
+  of_replica.heartbeat = milliseconds(20);
+  Pair pair(of_primary, of_replica);
+  REQUIRE(pair.primary->put("before", "value", {AckLevel::applied, kPatience}).has_value());
+  std::atomic<bool> release{false};
+  REQUIRE(pair.replica
+              ->spawn_on({0},
+                         [&] {
+                           while (!release) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                         })
+              .has_value());
+  CHECK(eventually([&] { return has_event(*pair.primary, "lost a replica"); }));
+  for (int i = 0; i < 100; ++i) {
+    CHECK(pair.primary->put("meanwhile" + std::to_string(i), "value", {AckLevel::local, kPatience})
+              .has_value());
+  }
+  release = true;
+  CHECK(eventually(
+      [&] { return pair.replica->stats().shards[0].links_lost >= 1 && pair.replica->links() == 1; }));
+  CHECK(eventually([&] {
+    return pair.primary->put("after", "value", {AckLevel::applied, kPatience}).has_value();
+  }));
+  check_equal(*pair.primary, *pair.replica);
+}
+
+TEST_CASE("with two replicas one is enough, and both end equal") {
+  const std::string path = unique_path();
+  const auto primary = open(primary_options(path));
+  const auto one = open(replica_options(path));
+  Options third = replica_options(path);
+  third.node = 3;
+  const auto two = open(third);
+  CHECK(primary->links() == 2);
+  for (int i = 0; i < kMany; ++i) {
+    REQUIRE(primary->put("key" + std::to_string(i % 100), std::to_string(i), {AckLevel::applied, kPatience}));
+  }
+  check_equal(*primary, *one);
+  check_equal(*primary, *two);
+}
+
+TEST_CASE("a replica that acknowledges before it applies is caught by a reader") {
+  class Early final : public ApplyPolicy {
+    [[nodiscard]] std::uint32_t turns_acknowledged_early() const override { return 50; }
+  };
+  const Early early;
+  const std::string path = unique_path();
+  Options of_replica = replica_options(path);
+  of_replica.apply_policy = &early;
+  Pair pair(primary_options(path), of_replica);
+  int stale = 0;
+  std::string value;
+  for (int i = 0; i < 500; ++i) {
+    const auto receipt = pair.primary->put("key", std::to_string(i), {AckLevel::applied, kPatience});
+    REQUIRE(receipt.has_value());
+    const auto lsn = pair.replica->get("key", value);
+    if (!lsn || *lsn < receipt->lsn) ++stale;
+  }
+  CHECK(stale > 0);
+}
+
+TEST_SUITE_END();

@@ -129,9 +129,8 @@ struct ReactorGroup::BlockingRun : HostTask {
   bool abandoned = false;
   Status outcome;
 
-  void finish(Status status) {
+  void finish() {
     const std::lock_guard lock(mutex);
-    outcome = std::move(status);
     done = true;
     changed.notify_all();
   }
@@ -143,7 +142,7 @@ struct ReactorGroup::BlockingRun : HostTask {
     }
     if (wanted) closure->run();
     closure.reset();  // on the reactor, before the caller goes on
-    finish({});
+    finish();
   }
 };
 
@@ -155,8 +154,8 @@ Status ReactorGroup::run_blocking(CoreId core, std::unique_ptr<AnyClosure> closu
   job->self = job;
   job->run = [](HostTask& task, Reactor& reactor) {
     std::shared_ptr<BlockingRun> mine = std::move(static_cast<BlockingRun&>(task).self);
-    const Status spawned = reactor.spawn_detached("host run", [mine] { mine->run_closure(); });
-    if (!spawned) mine->finish(spawned);
+    mine->outcome = reactor.spawn_detached("host run", [mine] { mine->run_closure(); });
+    if (!mine->outcome) mine->finish();
   };
   if (Status accepted = submit(core, *job); !accepted) {
     job->self.reset();

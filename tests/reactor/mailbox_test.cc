@@ -329,19 +329,26 @@ TEST_CASE("reactor/mailbox: a sender that parks while its lane is full is woken 
 }
 
 TEST_CASE("reactor/mailbox: more reactors than a turn polls: none lost, none reordered, all pairs") {
-  for (const std::uint32_t cores : {8U, 9U, 12U, 70U}) {
+  for (const std::uint32_t cores : {8U, 9U, 12U, 66U}) {
     CAPTURE(cores);
     Village village(cores, tiny(8), cores);
     std::vector<std::unique_ptr<Receiver>> receivers;
     for (std::uint32_t i = 0; i < cores; ++i) receivers.push_back(std::make_unique<Receiver>());
-    const std::uint32_t count = cores > 16 ? 5 : 200;
+    const std::uint32_t count = cores > 16 ? 20 : 200;
+    const std::size_t stride = cores > 16 ? 13 : 1;  // not every pair, but senders in each word of the bitmap
+    std::vector<std::uint64_t> expected(cores);
     for (std::size_t from = 0; from < cores; ++from) {
-      for (std::size_t to = 0; to < cores; ++to) send_numbers(village, from, to, *receivers[to], count);
+      for (std::size_t to = from % stride; to < cores; to += stride) {
+        send_numbers(village, from, to, *receivers[to], count);
+        expected[to] += count;
+      }
     }
     int answers = 0;
+    int asked = 0;
     for (std::size_t from = 0; from < cores; ++from) {
-      village.spawn(from, [&village, &answers, from, cores] {
-        for (std::size_t to = 0; to < cores; ++to) {
+      village.spawn(from, [&village, &answers, &asked, from, cores, stride] {
+        for (std::size_t to = from % stride; to < cores; to += stride) {
+          ++asked;
           const auto result = village.mailbox(from).call_in_fiber(
               core(to), [](Reactor& reactor) { return reactor.id().value; },
               village.clock.now() + seconds(100));
@@ -350,11 +357,12 @@ TEST_CASE("reactor/mailbox: more reactors than a turn polls: none lost, none reo
       });
     }
     village.run_for(seconds(50));
-    for (const auto& receiver : receivers) {
-      CHECK(receiver->received == std::uint64_t{count} * cores);
-      CHECK(receiver->misplaced == 0);
+    for (std::size_t to = 0; to < cores; ++to) {
+      CHECK(receivers[to]->received == expected[to]);
+      CHECK(receivers[to]->misplaced == 0);
     }
-    CHECK(answers == static_cast<int>(cores * cores));
+    CHECK(answers == asked);
+    CHECK(asked >= static_cast<int>(cores));
   }
 }
 

@@ -145,7 +145,7 @@ TEST_CASE("reactor/group: options out of range are refused") {
 }
 
 TEST_CASE("reactor/group: every carrier and every way to wake brings all messages in order") {
-  const std::uint64_t count = kSanitized ? 20'000 : 200'000;
+  const std::uint64_t count = kSanitized ? 8'000 : 200'000;
   const UringFeatures features = kernel_features();
   for (const Carrier carrier : {Carrier::shared_memory, Carrier::msg_ring, Carrier::eventfd}) {
     for (const WakeCarrier wake : {WakeCarrier::automatic, WakeCarrier::eventfd}) {

@@ -27,7 +27,7 @@ void Primary::disarm() {
   for (State::Peer& peer : state_->peers) peer.link->disarm();
 }
 bool Primary::has_work() const {
-  if (state_->resumed) return true;
+  if (state_->resumed || state_->unsent) return true;
   return std::any_of(state_->peers.begin(), state_->peers.end(), [](const State::Peer& peer) {
     return peer.link->has_work() || peer.link->state() == LinkState::closed;
   });
@@ -53,6 +53,7 @@ std::uint32_t Primary::State::poll(std::uint32_t budget) {
     }
     ++done;
   }
+  if (unsent) ++done;
   if (completed) release_log();
   if (room_head != nullptr) wake_room();  // who was let in last may have appended nothing
   if (done > 0) wake_reached();
@@ -112,6 +113,7 @@ void Primary::State::release_log() {
 
 void Primary::State::flush() {
   const Instant now = reactor.now();
+  unsent = false;
   iterating = true;
   for (Peer& peer : peers) {
     if (peer.link->state() == LinkState::closed) continue;
@@ -124,15 +126,21 @@ void Primary::State::flush() {
 }
 
 void Primary::State::publish_pending(Peer& peer) {
-  while (peer.cursor != log->end() && publish_batch(peer)) {
+  std::uint32_t bytes = 0;
+  while (peer.cursor != log->end() && bytes < kFlushBytesMax) {
+    const std::uint32_t published = publish_batch(peer);
+    if (published == 0) break;
+    bytes += published;
   }
+  if (bytes >= kFlushBytesMax && peer.cursor != log->end()) unsent = true;
   // A link that copies is done with the bytes already.
   if (take_completions(peer)) release_log();
 }
 
-/// One batch of at most two ranges: up to the ring's end, and on from its start.
-bool Primary::State::publish_batch(Peer& peer) {
-  if (peer.batches_published - peer.batches_completed == kBatchesInFlightMax) return false;
+/// One batch of at most two ranges: up to the ring's end, and on from its start. Returns its bytes, 0 if the
+/// link takes none.
+std::uint32_t Primary::State::publish_batch(Peer& peer) {
+  if (peer.batches_published - peer.batches_completed == kBatchesInFlightMax) return 0;
   const std::uint32_t bytes_max = std::min(peer.link->batch_bytes_max(), kBatchBytesTarget);
   std::array<Bytes, 2> ranges;
   std::size_t used = 0;
@@ -158,7 +166,7 @@ bool Primary::State::publish_batch(Peer& peer) {
   const Status published = peer.link->publish(header, std::span(ranges.data(), used));
   if (!published) {
     close_unless_passing(*peer.link, published.error());
-    return false;
+    return 0;
   }
   peer.batch_ends[peer.batches_published++ % kBatchesInFlightMax] = next;
   peer.cursor = next;
@@ -166,7 +174,7 @@ bool Primary::State::publish_batch(Peer& peer) {
   peer.commit_sent = header.commit_lsn;
   peer.sent_at = peer.progress_at = reactor.now();
   bump(stats.batches);
-  return true;
+  return header.payload_bytes;
 }
 
 void Primary::State::send_control(Peer& peer, bool closing) {

@@ -22,6 +22,8 @@ inline constexpr std::uint32_t kBatchesInFlightMax = 256;
 /// A batch is cut here even if the link would take more: no CRC or copy longer than that between two looks at
 /// the clock, on either side.
 inline constexpr std::uint32_t kBatchBytesTarget = 64 * 1024;
+/// One flush gives a link no more than that; a longer backlog goes on in the next turn.
+inline constexpr std::uint32_t kFlushBytesMax = 4 * kBatchBytesTarget;
 
 struct Primary::State {
   /// One replica: a cursor in the log.
@@ -74,7 +76,7 @@ struct Primary::State {
   void accept_ack(Peer& peer, const ControlFrame& frame);
   bool take_completions(Peer& peer);
   void publish_pending(Peer& peer);
-  bool publish_batch(Peer& peer);
+  std::uint32_t publish_batch(Peer& peer);
   void send_control(Peer& peer, bool closing);
   void release_log();
 
@@ -108,6 +110,7 @@ struct Primary::State {
   Lsn received{};  ///< the furthest replica's; never goes back
   Lsn applied{};
   bool resumed = false;    ///< attach() may have moved the two: the next poll() wakes waiters
+  bool unsent = false;     ///< the last flush left something that a link would have taken
   bool iterating = false;  ///< peers are being walked: none is removed meanwhile
 
   bool fragmenting = false;

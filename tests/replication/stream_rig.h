@@ -77,10 +77,15 @@ inline constexpr HistoryId kHistory{0x1157};
 inline constexpr Epoch kEpoch{3, 1};
 
 struct StreamRig {
-  explicit StreamRig(PrimaryOptions primary_options = {}, ReplicaOptions replica_options = {}) {
+  static PrimaryOptions one_mebibyte() {
+    PrimaryOptions options;
+    options.log_bytes = 1 << 20;
+    return options;
+  }
+
+  explicit StreamRig(PrimaryOptions primary_options = one_mebibyte(), ReplicaOptions replica_options = {}) {
     primary_options.history = kHistory;
     primary_options.epoch = kEpoch;
-    if (primary_options.log_bytes == PrimaryOptions{}.log_bytes) primary_options.log_bytes = 1 << 20;
     auto made = Primary::create(*primary_side.reactor, primary_options);
     REQUIRE(made);
     primary = *std::move(made);

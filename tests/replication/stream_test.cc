@@ -1,0 +1,183 @@
+// Both ends together, over the loopback and over the shm link: seeded disorder, and an end state that must
+// agree.
+#include <map>
+#include <string>
+
+#include <doctest/doctest.h>
+
+#include <tidelock/reactor/random.h>
+#include <tidelock/replication/shm.h>
+
+#include "stream_rig.h"
+
+using namespace tidelock;
+using namespace tidelock::test;
+
+namespace {
+
+enum class Carrier { loopback, loopback_late, shm };
+
+Status connect(StreamRig& rig, Carrier carrier) {
+  if (carrier != Carrier::shm) {
+    LoopbackOptions options;
+    options.slots = 3;
+    options.completes_on_release = carrier == Carrier::loopback_late;
+    return rig.connect(options);
+  }
+  ShmOptions options;
+  options.ring_bytes = 256 * 1024;
+  auto pair = shm_pair(FrameContext{kHistory, Generation{++rig.generation}, ShardId{}}, options);
+  REQUIRE(pair);
+  REQUIRE(rig.replica->attach(std::move(pair->replica), kHistory, kEpoch));
+  return rig.primary->attach(std::move(pair->primary), rig.replica->applied_lsn());
+}
+
+struct Writers {
+  StreamRig& rig;
+  Random& random;
+  std::map<std::string, std::string> model;
+  int running = 0;
+
+  /// A random put or erase; large values go as fragments.
+  void write_one() {
+    const std::string key = "key" + std::to_string(random.below(200));
+    const std::uint64_t kind = random.below(100);
+    if (kind < 10) {
+      REQUIRE(
+          rig.primary->wait_for_room(entry_bytes(EntryKind::erase, key.size(), 0), rig.in(seconds(1000))));
+      REQUIRE(rig.primary->try_append(EntryKind::erase, as_bytes(key), {}));
+      model.erase(key);
+      return;
+    }
+    const std::uint64_t bytes = kind < 13 ? random.below(300'000) : random.below(kind < 20 ? 20'000 : 400);
+    const std::string value(bytes, static_cast<char>('a' + random.below(26)));
+    if (entry_bytes(EntryKind::put, key.size(), bytes) > kEntryBytesMax) {
+      REQUIRE(rig.primary->append_fragments(as_bytes(key), as_bytes(value), rig.in(seconds(1000))));
+    } else {
+      REQUIRE(
+          rig.primary->wait_for_room(entry_bytes(EntryKind::put, key.size(), bytes), rig.in(seconds(1000))));
+      REQUIRE(rig.primary->try_append(EntryKind::put, as_bytes(key), as_bytes(value)));
+    }
+    model[key] = value;
+  }
+  void spawn(int operations) {
+    ++running;
+    rig.spawn([this, operations] {
+      for (int i = 0; i < operations; ++i) {
+        write_one();
+        if (random.below(4) == 0) static_cast<void>(this_fiber::sleep_for(microseconds(500)));
+      }
+      --running;
+    });
+  }
+};
+
+void check_agreement(StreamRig& rig, const Writers& writers) {
+  rig.settle();
+  REQUIRE(rig.replica->applied_lsn() == rig.primary->last_lsn());
+  CHECK(rig.primary->commit_lsn() == rig.primary->last_lsn());
+  CHECK(rig.applier.map == writers.model);
+  bool in_order = rig.applier.lsns.size() == rig.primary->last_lsn().value;
+  for (std::size_t i = 0; in_order && i < rig.applier.lsns.size(); ++i)
+    in_order = rig.applier.lsns[i] == i + 1;
+  CHECK(in_order);
+}
+
+/// Writers and both reactors in random order. `cut`: the link breaks now and then, and a new one resumes.
+void run_disorder(Carrier carrier, std::uint64_t log_bytes, bool cut, std::uint64_t seed) {
+  CAPTURE(seed);
+  PrimaryOptions options;
+  options.log_bytes = log_bytes;
+  StreamRig rig(options);
+  Random random(seed);
+  Writers writers{rig, random, {}, 0};
+  REQUIRE(connect(rig, carrier));
+  for (int i = 0; i < 3; ++i) writers.spawn(150);
+  int cuts = 0;
+  for (int i = 0; i < 200'000 && writers.running > 0; ++i) {
+    if (random.below(2) == 0) rig.turn_primary();
+    if (random.below(3) == 0) rig.turn_replica();
+    rig.advance(microseconds(static_cast<std::int64_t>(random.below(200))));
+    if (!cut || random.below(20) != 0) continue;
+    if (random.below(2) == 0) {
+      rig.replica->close("cut");
+    } else {
+      rig.primary->close("cut");
+    }
+    for (int drained = 0; drained < 10 && rig.primary->replicas() + rig.replica->connected() > 0; ++drained)
+      rig.turns(1);
+    REQUIRE(rig.primary->replicas() == 0);
+    if (connect(rig, carrier)) ++cuts;
+  }
+  REQUIRE(writers.running == 0);
+  if (cut) CHECK(cuts >= 3);
+  check_agreement(rig, writers);
+}
+
+}  // namespace
+
+TEST_CASE("replication/stream: in any order of turns both ends agree, over a log of 64 KiB") {
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    run_disorder(Carrier::loopback, 64 * 1024, false, seed);
+    run_disorder(Carrier::loopback_late, 64 * 1024, false, seed);
+    run_disorder(Carrier::shm, 64 * 1024, false, seed);
+  }
+}
+
+TEST_CASE("replication/stream: a link that breaks at any moment loses nothing that the log still holds") {
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    run_disorder(Carrier::loopback, 64 << 20, true, seed);
+    run_disorder(Carrier::loopback_late, 64 << 20, true, seed);
+    run_disorder(Carrier::shm, 64 << 20, true, seed);
+  }
+}
+
+TEST_CASE("replication/stream: the log waits for the slowest of two replicas, an ack for the fastest") {
+  PrimaryOptions options;
+  options.log_bytes = 64 * 1024;
+  StreamRig rig(options);
+  LoopbackOptions late;
+  late.completes_on_release = true;
+  REQUIRE(rig.connect(late));
+  const auto fast_wire = rig.wire;
+  const auto slow = rig.connect_by_hand(late);
+  CHECK(rig.primary->replicas() == 2);
+  const std::string value(5'000, 'v');
+  while (rig.primary->try_append(EntryKind::put, as_bytes("k"), as_bytes(value))) rig.turns(2);
+  const Lsn last = rig.primary->last_lsn();
+  CHECK(rig.primary->reached(last, AckLevel::applied));
+  CHECK(rig.primary->log().begin() == 0);
+  // The slow one takes what it has. Expect: room again.
+  for (int i = 0; i < 4; ++i) {
+    REQUIRE(slow->receive());
+    slow->release();
+  }
+  rig.turns(1);
+  CHECK(rig.primary->try_append(EntryKind::put, as_bytes("k"), as_bytes(value)));
+  // It goes. Expect: nothing is held back any more, the other one goes on.
+  slow->close("gone");
+  rig.turns(2);
+  CHECK(rig.primary->replicas() == 1);
+  for (int i = 0; i < 100; ++i) {
+    CHECK(rig.primary->try_append(EntryKind::put, as_bytes("k"), as_bytes(value)));
+    rig.turns(2);
+  }
+  CHECK(rig.replica->applied_lsn() == rig.primary->last_lsn());
+}
+
+TEST_CASE("replication/stream: a long backlog leaves in pieces and does not hold the turn up") {
+  PrimaryOptions options;
+  options.log_bytes = 4 << 20;
+  StreamRig rig(options);
+  LoopbackOptions wide;
+  wide.slots = 64;
+  const std::string value(10'000, 'v');
+  for (int i = 0; i < 200; ++i) rig.put("k" + std::to_string(i), value);
+  REQUIRE(rig.connect(wide));
+  rig.turn_primary();
+  CHECK(rig.wire->written <= 5);
+  CHECK(rig.primary->has_work());
+  rig.settle();
+  CHECK(rig.replica->applied_lsn() == Lsn{200});
+  CHECK_FALSE(rig.primary->has_work());
+}

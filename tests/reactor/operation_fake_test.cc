@@ -176,6 +176,31 @@ TEST_CASE("reactor/operation: a stopped watch calls nobody, whatever the kernel 
   CHECK(fixture.reactor->operations().idle());
 }
 
+TEST_CASE("reactor/operation: a handler may end its own watch, with or without more events to come") {
+  struct Ending {
+    static void end(void* context, std::uint32_t) {
+      auto* self = static_cast<Ending*>(context);
+      ++self->calls;
+      self->watch.stop();
+    }
+    FdWatch watch;
+    int calls = 0;
+  };
+  Fixture fixture;
+  Ending ending;
+  REQUIRE(ending.watch.start(*fixture.reactor, 9, POLLIN, &Ending::end, &ending));
+  SUBCASE("this was the last event") { fixture.io.complete(0, POLLIN, false); }
+  SUBCASE("the kernel still holds the poll") {
+    fixture.io.complete(0, POLLIN, true);
+    CHECK(fixture.io.staged[0].cancelled);
+    CHECK(!fixture.reactor->operations().idle());
+    fixture.io.complete(0, -ECANCELED, false);
+  }
+  CHECK(ending.calls == 1);
+  CHECK(fixture.io.staged.size() == 1);
+  CHECK(fixture.reactor->operations().idle());
+}
+
 TEST_CASE("reactor/operation: a watch that waits for its retry can be stopped") {
   Fixture fixture;
   Events events;

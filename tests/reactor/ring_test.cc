@@ -14,6 +14,8 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include <tidelock/reactor/cpu_set.h>
+
 #include "ring_fixture.h"
 
 using namespace ring_test;
@@ -256,6 +258,42 @@ TEST_CASE("reactor/ring: an idle ring does not enter the kernel") {
     CHECK(!ring->has_work());
   }
   CHECK(ring->stats().enters == enters);
+}
+
+TEST_CASE("reactor/ring: a loop that only looks is told of pending work and fetches it") {
+  auto ring = make_ring();
+  if (!ring->features().taskrun_flag || usable_cpus().size() < 2) {
+    MESSAGE("skipped: needs TASKRUN_FLAG and two CPUs");
+    return;
+  }
+  Pipe pipe;
+  std::atomic<bool> stop{false};
+  std::atomic<bool> wanted{false};
+  std::thread writer([&] {
+    while (!stop) {
+      if (wanted.exchange(false) && ::write(pipe.write_end(), "x", 1) != 1) return;
+    }
+  });
+  // A timer interrupt would bring the completion, too, so rounds follow until one had to fetch it.
+  const auto patience = std::chrono::steady_clock::now() + kPatience;
+  bool fetched = false;
+  while (!fetched && std::chrono::steady_clock::now() < patience) {
+    Recorder readable;
+    REQUIRE(ring->submit(poll_in(pipe.read_end()), readable));
+    ring->flush();
+    const std::uint64_t enters = ring->stats().enters;
+    wanted = true;
+    while (!readable.ended && std::chrono::steady_clock::now() < patience) {
+      if (ring->has_work()) ring->poll(64);
+    }
+    if (!readable.ended) break;
+    fetched = ring->stats().enters > enters;
+    char byte = 0;
+    CHECK(::read(pipe.read_end(), &byte, 1) == 1);
+  }
+  stop = true;
+  writer.join();
+  CHECK(fetched);
 }
 
 TEST_CASE("reactor/ring: wait ends by its timeout, and at once if a completion is there") {

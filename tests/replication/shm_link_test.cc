@@ -180,7 +180,7 @@ TEST_CASE("replication/shm: a primary that forges batches is left") {
   SUBCASE("longer than what was produced") { header.payload_bytes = 4000; }
   SUBCASE("as long as four GiB") { header.payload_bytes = 0xffff'fff8; }
   SUBCASE("no room for a header") { produced = kShmBatchAlignment; }
-  SUBCASE("a tail that no batch needs to skip") {
+  SUBCASE("a tail that reaches beyond what was produced") {
     encode = false;
     store(hostile.memory.ring(), kShmTailMarker);
     produced = ring;
@@ -226,6 +226,19 @@ TEST_CASE("replication/shm: a forged tail near the end of the ring is left") {
     store(tail, kShmTailMarker);
     store(hostile.memory.ring(), kShmTailMarker);
     claim_produced(hostile, position + 64 + 896);
+    check_closed_by(victim.receive(), victim);
+  }
+  SUBCASE("a tail that is longer than any batch") {
+    // A lap later, so that enough is produced to cover it.
+    store(tail, kShmTailMarker);
+    forge_batch(hostile, ring, forged_header(5, 800));
+    claim_produced(hostile, ring + 896);
+    REQUIRE(victim.receive());
+    victim.release();
+    victim.flush();
+    store(hostile.memory.ring() + 896, kShmTailMarker);
+    forge_batch(hostile, 0, forged_header(6, 800));
+    claim_produced(hostile, 2 * ring + 896);
     check_closed_by(victim.receive(), victim);
   }
   SUBCASE("an honest tail is skipped and charged") {

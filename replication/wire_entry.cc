@@ -62,7 +62,7 @@ void encode_entry(const EntryView& entry, MutableBytes into) {
   layout::store_epoch(to + kEpoch, entry.epoch);
   if (fragment) {
     store(to + kOffset, static_cast<std::uint32_t>(entry.offset));
-    store(to + kPieceBytes, static_cast<std::uint32_t>(entry.value.size()));
+    store(to + kPieceBytes, static_cast<std::uint32_t>(body));
   }
   if (!entry.key.empty()) std::memcpy(to + header, entry.key.data(), entry.key.size());
   if (!entry.value.empty())

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cstdio>
+#include <fstream>
 #include <memory>
 #include <pthread.h>
 #include <sched.h>
@@ -25,10 +25,9 @@ CpuMask make_mask(std::uint32_t cpus) {
 /// -1 if there is no such file or it holds no number.
 int read_topology(std::uint32_t cpu, const char* leaf) {
   const std::string path = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/" + leaf;
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "re"), &std::fclose);
+  std::ifstream file(path);
   int value = -1;
-  if (file == nullptr || std::fscanf(file.get(), "%d", &value) != 1) return -1;
-  return value;
+  return file >> value ? value : -1;
 }
 
 bool parse_number(std::string_view text, std::uint32_t& number) {

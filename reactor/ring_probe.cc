@@ -1,6 +1,6 @@
 #include <array>
 #include <cerrno>
-#include <cstdio>
+#include <fstream>
 #include <memory>
 #include <string>
 
@@ -26,11 +26,9 @@ constexpr std::array<FlagSet, 3> kFlagSets{{
 }};
 
 int read_io_uring_disabled() {
+  std::ifstream file("/proc/sys/kernel/io_uring_disabled");
   int value = 0;
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
-      std::fopen("/proc/sys/kernel/io_uring_disabled", "re"), &std::fclose);
-  if (file == nullptr || std::fscanf(file.get(), "%d", &value) != 1) return 0;
-  return value;
+  return file >> value ? value : 0;
 }
 
 Error explain_refusal(int error) {

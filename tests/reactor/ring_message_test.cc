@@ -183,7 +183,7 @@ TEST_CASE("reactor/ring: a thread without a ring sends messages and wakeups") {
   target->on_message(&Messages::record, &arrived);
   std::atomic<int> sent{0};
   std::thread host([&, fd = target->fd()] {
-    for (const std::uint64_t data : {5, 0, 6}) {
+    for (const std::uint64_t data : {5ULL, 0ULL, 6ULL}) {
       if (UringBackend::send_from_host(fd, data)) ++sent;
     }
   });

@@ -5,6 +5,67 @@
 #include "scheduler.h"
 
 namespace tidelock {
+namespace {
+
+/// Ends a wait by its deadline. Lives beside the waiter on the fiber's stack.
+struct WaitTimer : Timer {
+  explicit WaitTimer(detail::Waiter& its_waiter)
+      : Timer([](Timer& timer) {
+          detail::Waiter& late = *static_cast<WaitTimer&>(timer).waiter;
+          // The timer stays armed until the fiber runs again, which may be after it was notified.
+          if (late.fiber->waiter == &late) late.fiber->scheduler->wake(late, Wakeup::deadline);
+        }),
+        waiter(&its_waiter) {}
+  detail::Waiter* waiter;
+};
+
+}  // namespace
+
+Scheduler* Scheduler::of_running_fiber() {
+  Reactor* const reactor = Reactor::current();
+  if (reactor == nullptr || reactor->scheduler_->running_ == nullptr) return nullptr;
+  return reactor->scheduler_.get();
+}
+
+Scheduler& Scheduler::here() {
+  Scheduler* const scheduler = of_running_fiber();
+  TL_ASSERT(scheduler != nullptr, "called outside of a fiber: spawn one to wait in");
+  return *scheduler;
+}
+
+void Scheduler::wake(detail::Waiter& waiter, Wakeup wakeup) {
+  if (waiter.queue != nullptr) waiter.queue->unlink(waiter);
+  waiter.wakeup = wakeup;
+  waiter.fiber->waiter = nullptr;
+  make_ready(*waiter.fiber);
+}
+
+[[gnu::always_inline]] inline Wakeup Scheduler::yield() {
+  Fiber& self = *running_;
+  self.yielded = true;
+  ++yielders_;
+  make_ready(self);
+  leave(self);
+  return self.cancelled ? Wakeup::cancelled : Wakeup::notified;
+}
+
+[[gnu::always_inline]] inline Wakeup Scheduler::wait(WaitQueue* queue, Instant deadline) {
+  Fiber& self = *running_;
+  if (self.cancelled) return Wakeup::cancelled;
+  if (deadline <= reactor_.now()) return Wakeup::deadline;
+  detail::Waiter waiter;
+  waiter.fiber = &self;
+  if (queue != nullptr) queue->push(waiter);
+  self.waiter = &waiter;
+  if (deadline == Instant::never()) {
+    leave(self);
+  } else {
+    WaitTimer timer(waiter);
+    reactor_.timers().arm(timer, deadline);
+    leave(self);
+  }
+  return waiter.wakeup;
+}
 
 Status to_status(Wakeup wakeup) {
   switch (wakeup) {

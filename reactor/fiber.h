@@ -159,7 +159,7 @@ class [[nodiscard]] JoinHandle {
 
 /// The calling fiber. Each function aborts if the caller is not a fiber.
 namespace this_fiber {
-/// Lets the other ready fibers run, and the loop after at most 16 yields. Suspends: yes. `cancelled` (after
+/// Lets the other ready fibers run, and the loop after at most 64 yields. Suspends: yes. `cancelled` (after
 /// having yielded all the same) if this fiber was cancelled.
 Wakeup yield();
 /// Suspends: yes. `deadline` is the normal end; at once if `when` has passed.

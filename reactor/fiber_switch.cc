@@ -12,6 +12,7 @@ namespace tidelock {
 void make_context(Context& context, std::byte* low, std::byte* base,
                   void (*entry)(boost::context::detail::transfer_t)) {
   const auto bytes = static_cast<std::size_t>(base - low);
+  clear_float_flags();  // the new context starts with the flags of this moment
   context.stack_pointer = boost::context::detail::make_fcontext(base, bytes, entry);
   context.stack_low = low;
   context.stack_bytes = bytes;

@@ -19,18 +19,6 @@ void count(std::atomic<std::uint64_t>& cell, std::uint64_t amount) {
   publish(cell, cell.load(std::memory_order_relaxed) + amount);
 }
 
-/// Ends a wait by its deadline. Lives beside the waiter on the fiber's stack.
-struct WaitTimer : Timer {
-  explicit WaitTimer(detail::Waiter& its_waiter)
-      : Timer([](Timer& timer) {
-          detail::Waiter& late = *static_cast<WaitTimer&>(timer).waiter;
-          // The timer stays armed until the fiber runs again, which may be after it was notified.
-          if (late.fiber->waiter == &late) late.fiber->scheduler->wake(late, Wakeup::deadline);
-        }),
-        waiter(&its_waiter) {}
-  detail::Waiter* waiter;
-};
-
 // Called inside the catch block, so that terminate() still knows the exception.
 [[noreturn]] void report_escaped(const char* fiber_name) noexcept {
   std::fprintf(stderr, "tidelock: an exception left the fiber '%s'; catch it in the closure\n", fiber_name);
@@ -72,18 +60,6 @@ Scheduler::~Scheduler() {
     destroy_context(fiber.context);
     fiber.~Fiber();
   }
-}
-
-Scheduler* Scheduler::of_running_fiber() {
-  Reactor* const reactor = Reactor::current();
-  if (reactor == nullptr || reactor->scheduler_->running_ == nullptr) return nullptr;
-  return reactor->scheduler_.get();
-}
-
-Scheduler& Scheduler::here() {
-  Scheduler* const scheduler = of_running_fiber();
-  TL_ASSERT(scheduler != nullptr, "called outside of a fiber: spawn one to wait in");
-  return *scheduler;
 }
 
 Fiber* Scheduler::allocate(const char* name) {
@@ -165,13 +141,6 @@ void Scheduler::release(Fiber& fiber) {
   recycle(fiber);
 }
 
-Fiber& Scheduler::pop_ready() {
-  Fiber& fiber = ready_.pop();
-  yielders_ -= fiber.yielded ? 1 : 0;
-  fiber.yielded = false;
-  return fiber;
-}
-
 std::uint64_t Scheduler::run_ready() {
   if (ready_.empty()) return 0;
   // A turn may have moved to another thread since the last one, hence anew each time.
@@ -187,7 +156,7 @@ std::uint64_t Scheduler::run_ready() {
     switch_context(loop_, fiber.context, *exceptions_);
     switches += kBatch - credits_;
     // With only yielding fibers left the turn ends, so that one that spins on yield() sees new input soon.
-    if (ready_.size() == yielders_) break;
+    if (ready_.empty() || (ready_.size() == yielders_ && switches >= kYieldsPerTurn)) break;
     const Instant now = reactor_.refresh_now();
     if (now >= end) break;
     if (now - flushed >= reactor_.options().flush_interval) {
@@ -199,57 +168,9 @@ std::uint64_t Scheduler::run_ready() {
   return switches;
 }
 
-// From fiber to fiber while there is credit, else back to the loop.
-void Scheduler::leave(Fiber& self) {
-  if (credits_ == 0 || ready_.empty()) {
-    running_ = nullptr;
-    switch_context(self.context, loop_, *exceptions_);
-    return;
-  }
-  --credits_;
-  Fiber& next = pop_ready();
-  if (&next == &self) return;
-  running_ = &next;
-  switch_context(self.context, next.context, *exceptions_);
-}
-
 void Scheduler::leave_for_good(Fiber& self) {
   switch_context(self.context, loop_, *exceptions_, true);
   TL_ASSERT(false, "a fiber ran after its end");
-}
-
-Wakeup Scheduler::yield() {
-  Fiber& self = *running_;
-  self.yielded = true;
-  ++yielders_;
-  make_ready(self);
-  leave(self);
-  return self.cancelled ? Wakeup::cancelled : Wakeup::notified;
-}
-
-Wakeup Scheduler::wait(WaitQueue* queue, Instant deadline) {
-  Fiber& self = *running_;
-  if (self.cancelled) return Wakeup::cancelled;
-  if (deadline <= reactor_.now()) return Wakeup::deadline;
-  detail::Waiter waiter;
-  waiter.fiber = &self;
-  if (queue != nullptr) queue->push(waiter);
-  self.waiter = &waiter;
-  if (deadline == Instant::never()) {
-    leave(self);
-  } else {
-    WaitTimer timer(waiter);
-    reactor_.timers().arm(timer, deadline);
-    leave(self);
-  }
-  return waiter.wakeup;
-}
-
-void Scheduler::wake(detail::Waiter& waiter, Wakeup wakeup) {
-  if (waiter.queue != nullptr) waiter.queue->unlink(waiter);
-  waiter.wakeup = wakeup;
-  waiter.fiber->waiter = nullptr;
-  make_ready(*waiter.fiber);
 }
 
 void Scheduler::cancel(Fiber& fiber) {

@@ -1,6 +1,8 @@
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -275,6 +277,33 @@ TEST_CASE("reactor/reactor: two reactors take turns on one thread") {
     right.run();
   }
   CHECK(order == "lrlrlr");
+}
+
+TEST_CASE("reactor/reactor: a turn may run on another thread than the one before") {
+  Rig rig;
+  std::string caught;
+  Reactor* seen = nullptr;
+  REQUIRE(rig.reactor->spawn_detached("traveller", [&] {
+    try {
+      try {
+        throw std::runtime_error("luggage");
+      } catch (const std::runtime_error&) {
+        this_fiber::sleep_for(milliseconds(1));
+        seen = Reactor::current();
+        throw;
+      }
+    } catch (const std::exception& error) {
+      caught = error.what();
+    }
+  }));
+  rig.run();
+  std::thread other([&] {
+    rig.run_for(milliseconds(2));
+    CHECK(Reactor::current() == nullptr);
+  });
+  other.join();
+  CHECK(caught == "luggage");
+  CHECK(seen == rig.reactor.get());
 }
 
 TEST_CASE("reactor/reactor: cancel_all ends every fiber, and idle() says when") {

@@ -25,10 +25,7 @@ void reset(Call& call) {
 }  // namespace
 
 CallPool::CallPool(std::uint32_t slots) : calls_(std::make_unique<Call[]>(slots)), free_(slots) {
-  for (std::uint32_t i = 0; i < slots; ++i) {
-    calls_[i].pool = this;
-    free_.bounded_push(&calls_[i]);
-  }
+  for (std::uint32_t i = 0; i < slots; ++i) calls_[i].pool = this;
 }
 
 Status CallPool::enter() {
@@ -44,15 +41,15 @@ void CallPool::leave() { inside_.fetch_sub(1); }
 
 Result<Call*> CallPool::take() {
   TL_TRY(enter());
-  Call* call = nullptr;
-  if (free_.pop(call)) return call;
+  std::uint32_t slot = 0;
+  if (free_.pop(slot)) return &calls_[slot];
   leave();
   return EngineErrc::busy;
 }
 
 void CallPool::give_back(Call& call) {
   reset(call);
-  free_.bounded_push(&call);
+  free_.push(static_cast<std::uint32_t>(&call - calls_.get()));
   leave();
 }
 

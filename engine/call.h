@@ -11,8 +11,6 @@
 #include <string>
 #include <vector>
 
-#include <boost/lockfree/stack.hpp>
-
 #include <tidelock/base/bytes.h>
 #include <tidelock/base/ids.h>
 #include <tidelock/base/result.h>
@@ -20,6 +18,8 @@
 #include <tidelock/reactor/fiber.h>
 #include <tidelock/reactor/reactor_group.h>
 #include <tidelock/replication/primary.h>
+
+#include "free_list.h"
 
 namespace tidelock {
 
@@ -102,7 +102,7 @@ class CallPool {
 
  private:
   std::unique_ptr<Call[]> calls_;
-  boost::lockfree::stack<Call*> free_;
+  FreeList free_;
   std::atomic<std::uint32_t> inside_{0};
   std::atomic<bool> shut_{false};
 };

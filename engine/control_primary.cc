@@ -13,6 +13,7 @@ namespace tidelock {
 namespace {
 
 constexpr Duration kJobTimeout = seconds(5);
+constexpr Duration kAcceptTimeout = seconds(60);  // shutdown() ends it sooner
 
 class Admission final : public Control {
  public:
@@ -74,7 +75,7 @@ void Admission::stop() {
 
 void Admission::run() {
   while (!stopping_) {
-    auto pending = listener_->accept(milliseconds(500));
+    auto pending = listener_->accept(kAcceptTimeout);
     if (pending) {
       admit(**pending);
     } else if (pending.error() == ReactorErrc::closed) {

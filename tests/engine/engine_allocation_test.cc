@@ -16,6 +16,7 @@ using namespace tidelock::test;
 namespace {
 
 constexpr int kKeys = 256;
+constexpr int kSlots = 16;
 
 /// Keys and values that are made before anything is counted.
 struct Records {
@@ -71,7 +72,7 @@ TEST_CASE("a put and a get of a fiber on another core allocate nothing") {
 TEST_CASE("replicated puts of a host thread allocate nothing, waiting or pipelined") {
   const std::string path = unique_path();
   Options of_primary = primary_options(path);
-  of_primary.host_slots = 16;  // so that every slot's buffers have grown soon
+  of_primary.host_slots = kSlots;
   Pair pair(of_primary, replica_options(path));
   const Records records;
   const WriteOptions how{AckLevel::applied, kPatience};
@@ -87,6 +88,22 @@ TEST_CASE("replicated puts of a host thread allocate nothing, waiting or pipelin
     if (!result) std::abort();
     ++*static_cast<std::atomic<int>*>(context);
   };
+  // While the core stands still every slot is taken once, so that the buffers of all have grown.
+  std::atomic<bool> release{false};
+  std::atomic<bool> blocked{false};
+  REQUIRE(pair.primary
+              ->spawn_on({0},
+                         [&] {
+                           blocked = true;
+                           while (!release) std::this_thread::yield();
+                         })
+              .has_value());
+  REQUIRE(eventually([&] { return blocked.load(); }));
+  for (int i = 0; i < kSlots; ++i) {
+    REQUIRE(pair.primary->put_async(records.keys.back(), records.value, how, count, &done).has_value());
+  }
+  release = true;
+  REQUIRE(eventually([&] { return done == kSlots; }));
   const std::uint64_t pipelined = allocations_of([&] {
     done = 0;
     for (const std::string& key : records.keys) {

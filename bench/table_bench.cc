@@ -1,8 +1,10 @@
 // A shard's table alone, on one core. The raw limit is the copy of a value at a random place in an array that
 // holds all of them; beside it std::unordered_map with the same hash function.
 #include <array>
+#include <compare>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -52,7 +54,7 @@ struct Shape {
         value_bytes(static_cast<std::size_t>(state.range(1))) {}
   std::uint64_t keys;
   std::size_t value_bytes;
-  friend bool operator==(const Shape&, const Shape&) = default;
+  friend auto operator<=>(const Shape&, const Shape&) = default;
 };
 
 /// Some bytes to write, and a place to copy what was read to.
@@ -171,19 +173,16 @@ class StdStore {
 // ---- what is measured -----------------------------------------------------------------------------------
 
 /// Filling a million records takes longer than measuring them, and Google Benchmark calls a benchmark many
-/// times over. So the latest store stays, until one of another shape is asked for.
+/// times over, the repetitions in random order. So a store stays for all benchmarks of its shape.
 template <class Store>
 Store& filled(const Shape& shape) {
-  static std::unique_ptr<Store> store;
-  static Shape shape_of_store = shape;
-  if (store == nullptr || !(shape == shape_of_store)) {
-    store.reset();
-    store = std::make_unique<Store>(shape);
+  static std::map<Shape, Store> stores;
+  const auto [place, made] = stores.try_emplace(shape, shape);
+  if (made) {
     const Buffers buffers;
-    for (std::uint64_t i = 0; i < shape.keys; ++i) store->put(i, buffers.from.data());
-    shape_of_store = shape;
+    for (std::uint64_t i = 0; i < shape.keys; ++i) place->second.put(i, buffers.from.data());
   }
-  return *store;
+  return place->second;
 }
 
 template <class Store>
@@ -230,10 +229,13 @@ void get_miss(benchmark::State& state) {
 void raw_load(benchmark::State& state) {
   const Shape shape(state);
   on_cpu(cpu_pair().first, [&] {
-    std::vector<std::uint64_t> lines(shape.keys * (kCacheLineBytes / sizeof(std::uint64_t)), 1);
+    constexpr std::size_t kWords = kCacheLineBytes / sizeof(std::uint64_t);
+    const std::vector<std::uint64_t> lines(shape.keys * kWords, 1);
     RandomOrder order(shape.keys);
-    for (auto _ : state)
-      benchmark::DoNotOptimize(lines[order.next() * (kCacheLineBytes / sizeof(std::uint64_t))]);
+    for (auto _ : state) {
+      const std::uint64_t word = lines[order.next() * kWords];
+      asm volatile("" : : "r"(word));  // DoNotOptimize is content with an address
+    }
   });
   state.SetItemsProcessed(state.iterations());
 }

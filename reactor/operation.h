@@ -17,7 +17,8 @@ class Reactor;
 
 /// Fiber I/O on the current reactor. Data passes through the slot's own 4 KiB buffer.
 /// Suspends: yes (fiber)
-/// Errors:   deadline_exceeded, cancelled (the operation may still take effect), out_of_operations, errno values
+/// Errors:   deadline_exceeded, cancelled (the operation may still take effect), out_of_operations, errno
+/// values
 namespace io {
 Status nop(Instant deadline);
 /// Returns the ready events. `events`: POLLIN and friends.

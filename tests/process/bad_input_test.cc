@@ -147,6 +147,17 @@ TEST_CASE("bad machine: a CPU set smaller than the shards") {
   CHECK(shared.json()["overprovisioned"] == true);
 }
 
+TEST_CASE("bad machine: a locked-memory limit that is too low for the rings") {
+  if (::geteuid() != 0) return;  // the limit binds those without CAP_IPC_LOCK; root can become one of them
+  Program::Setup setup;
+  setup.before_exec = [] {
+    const rlimit none{0, 0};
+    ::setrlimit(RLIMIT_MEMLOCK, &none);
+    (void)::setuid(65534);
+  };
+  check_refused(run_program(kTidelock, {"run", "--duration", "0.2", "--shards", "1"}, setup), {"memlock"});
+}
+
 TEST_CASE("bad machine: too few descriptors") {
   Program::Setup setup;
   setup.before_exec = [] {

@@ -73,7 +73,7 @@ void Shard::destroy() {
   table_.reset();
 }
 
-// ---- the replica's entries --------------------------------------------------------------------------------
+// ---- the replica's entries --------------------------------------------------------------------------
 
 Status Shard::apply(std::span<const EntryView> entries) {
   for (const EntryView& entry : entries) TL_TRY(apply_one(entry));
@@ -118,8 +118,7 @@ Status Shard::apply_fragment(const EntryView& entry) {
 
 void Shard::abandon_fragments() { assembly_ = {}; }
 
-// ---- what others may know
-// -----------------------------------------------------------------------------------
+// ---- what others may know ---------------------------------------------------------------------------
 
 void Shard::fill(ShardStats& stats) const {
   const auto value = [](const std::atomic<std::uint64_t>& counter) {
@@ -139,6 +138,8 @@ void Shard::fill(ShardStats& stats) const {
     stats.replicas = value(primary.replicas);
     stats.links_lost = value(primary.links_lost);
     stats.batches = value(primary.batches);
+    stats.batch_bytes = value(primary.batch_bytes);
+    stats.peer_wakeups = value(primary.peer_wakeups);
     stats.outcome_unknown = value(primary.outcome_unknown);
   } else {
     const ReplicaStats& replica = replica_->stats();
@@ -147,6 +148,8 @@ void Shard::fill(ShardStats& stats) const {
     stats.replicas = value(replica.link_up);
     stats.links_lost = value(replica.links_lost);
     stats.batches = value(replica.batches);
+    stats.batch_bytes = value(replica.batch_bytes);
+    stats.peer_wakeups = value(replica.peer_wakeups);
   }
   const ReactorStats& reactor = reactor_.stats();
   stats.turns = value(reactor.turns);

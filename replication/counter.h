@@ -14,4 +14,13 @@ inline void set_gauge(std::atomic<std::uint64_t>& gauge, std::uint64_t value) {
   gauge.store(value, std::memory_order_relaxed);
 }
 
+/// Adds what another single-writer counter has gained since `seen`, which moves along. For counters that end
+/// with their owner, such as a link's.
+inline void follow(std::atomic<std::uint64_t>& counter, const std::atomic<std::uint64_t>& other,
+                   std::uint64_t& seen) {
+  const std::uint64_t now = other.load(std::memory_order_relaxed);
+  if (now != seen) bump(counter, now - seen);
+  seen = now;
+}
+
 }  // namespace tidelock

@@ -56,12 +56,13 @@ struct AckWaiter {
 
 /// Single-writer; readable by anyone.
 struct PrimaryStats {
-  std::atomic<std::uint64_t> entries{0}, batches{0};
+  std::atomic<std::uint64_t> entries{0}, batches{0}, batch_bytes{0};
   std::atomic<std::uint64_t> last_lsn{0}, received_lsn{0}, applied_lsn{0};
   std::atomic<std::uint64_t> replicas{0};
   std::atomic<std::uint64_t> links_lost{0};
   std::atomic<std::uint64_t> outcome_unknown{0};
   std::atomic<std::uint64_t> log_full_waits{0};
+  std::atomic<std::uint64_t> peer_wakeups{0};  ///< over all links, lost ones too
 };
 
 class Primary final : public PollSource {

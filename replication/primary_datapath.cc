@@ -121,6 +121,7 @@ void Primary::State::flush() {
     const bool heartbeat_due = now - peer.sent_at >= Duration{options.heartbeat.ns / 2};
     if (peer.commit_sent < commit_lsn() || heartbeat_due) send_control(peer, false);
     peer.link->flush();
+    follow(stats.peer_wakeups, peer.link->counters().peer_wakeups, peer.wakeups_seen);
   }
   iterating = false;
 }
@@ -174,6 +175,7 @@ std::uint32_t Primary::State::publish_batch(Peer& peer) {
   peer.commit_sent = header.commit_lsn;
   peer.sent_at = peer.progress_at = reactor.now();
   bump(stats.batches);
+  bump(stats.batch_bytes, header.payload_bytes);
   return header.payload_bytes;
 }
 

@@ -39,6 +39,7 @@ struct Primary::State {
     Lsn received{};
     Lsn applied{};
     Lsn commit_sent{};
+    std::uint64_t wakeups_seen = 0;  ///< of the link's, counted in `stats` already
     Instant sent_at{};
     Instant progress_at{};   ///< when it last took something, or had nothing to take
     bool dismissed = false;  ///< closed by close(): not reported as lost

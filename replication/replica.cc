@@ -77,6 +77,7 @@ Status Replica::State::attach(std::unique_ptr<Link> next, HistoryId its_history,
   history = its_history;
   epoch = its_epoch;
   link = std::move(next);
+  wakeups_seen = 0;
   received = received_acknowledged = applied_acknowledged = applied;
   sent_at = reactor.now();
   set_gauge(stats.received_lsn, received.value);

@@ -53,10 +53,11 @@ struct ReplicaOptions {
 };
 
 struct ReplicaStats {
-  std::atomic<std::uint64_t> entries{0}, batches{0};
+  std::atomic<std::uint64_t> entries{0}, batches{0}, batch_bytes{0};
   std::atomic<std::uint64_t> received_lsn{0}, applied_lsn{0}, commit_lsn{0};
   std::atomic<std::uint64_t> link_up{0};
   std::atomic<std::uint64_t> links_lost{0};
+  std::atomic<std::uint64_t> peer_wakeups{0};  ///< over all links, lost ones too
 };
 
 class Replica final : public PollSource {

@@ -68,6 +68,7 @@ std::uint32_t Replica::State::take_batches(std::uint32_t budget) {
     }
     ++taken;
     bytes += batch->payload.size();
+    bump(stats.batch_bytes, batch->payload.size());
     if (const Status accepted = accept_batch(*batch); !accepted) {
       link->close("batch " + std::to_string(batch->header.sequence) + ": " + accepted.error().message());
       break;
@@ -195,6 +196,7 @@ void Replica::State::flush() {
   const bool heartbeat_due = reactor.now() - sent_at >= Duration{options.heartbeat.ns / 2};
   if (received > received_acknowledged || applied > applied_acknowledged || heartbeat_due) send_ack(false);
   link->flush();
+  follow(stats.peer_wakeups, link->counters().peer_wakeups, wakeups_seen);
 }
 
 void Replica::State::send_ack(bool closing) {

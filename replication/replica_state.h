@@ -88,6 +88,7 @@ struct Replica::State {
   ReplicaOptions options;
   ReplicaStats stats;
   std::unique_ptr<Link> link;
+  std::uint64_t wakeups_seen = 0;  ///< of the link's, counted in `stats` already
   std::function<void(const std::string&)> link_lost;
   HistoryId history;
   Epoch epoch;        ///< of the primary that is followed

@@ -236,17 +236,8 @@ TEST_CASE("when the replica goes the primary says so and goes on") {
 TEST_CASE("a write whose acknowledgement does not come has an unknown outcome, not a failed one") {
   Pair pair;
   REQUIRE(pair.primary->put("key", "one", {AckLevel::applied, kPatience}).has_value());
-  std::atomic<bool> release{false};
-  std::atomic<bool> blocked{false};
   // The replica's core stands still.
-  REQUIRE(pair.replica
-              ->spawn_on({0},
-                         [&] {
-                           blocked = true;
-                           while (!release) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-                         })
-              .has_value());
-  CHECK(eventually([&] { return blocked.load(); }));
+  Standstill standstill(*pair.replica, {0});
   CHECK(pair.primary->put("key", "two", {AckLevel::applied, milliseconds(50)}).error() ==
         ReplicationErrc::outcome_unknown);
   in_fiber(*pair.primary, {0}, [&] {
@@ -254,7 +245,7 @@ TEST_CASE("a write whose acknowledgement does not come has an unknown outcome, n
           ReplicationErrc::outcome_unknown);
   });
   CHECK(pair.primary->stats().shards[0].outcome_unknown == 2);
-  release = true;
+  standstill.release();
   CHECK(pair.primary->put("key", "four", {AckLevel::applied, kPatience}).has_value());
   check_equal(*pair.primary, *pair.replica);
 }
@@ -264,16 +255,7 @@ TEST_CASE("a log full of what a replica has not taken refuses the next write by 
   Options of_primary = primary_options(path);
   of_primary.log_bytes = 64 << 10;
   Pair pair(of_primary, replica_options(path));
-  std::atomic<bool> release{false};
-  std::atomic<bool> blocked{false};
-  REQUIRE(pair.replica
-              ->spawn_on({0},
-                         [&] {
-                           blocked = true;
-                           while (!release) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-                         })
-              .has_value());
-  CHECK(eventually([&] { return blocked.load(); }));
+  Standstill standstill(*pair.replica, {0});
   Result<Receipt> last = EngineErrc::busy;
   int written = 0;
   while (written < 1000 && (last = pair.primary->put("key" + std::to_string(written), pattern(4000, 1),
@@ -284,7 +266,7 @@ TEST_CASE("a log full of what a replica has not taken refuses the next write by 
   CHECK(last.error() == ReplicationErrc::log_full);
   CHECK(last.error().message().find("65536") != std::string::npos);
   CHECK(pair.primary->visible_lsn({0}).value == static_cast<std::uint64_t>(written));
-  release = true;
+  standstill.release();
   CHECK(pair.primary->put("key", "value", {AckLevel::applied, kPatience}).has_value());
   check_equal(*pair.primary, *pair.replica);
 }
@@ -381,25 +363,47 @@ TEST_CASE("a link that was lost for silence is made again and resumes inside the
   of_replica.heartbeat = milliseconds(20);
   Pair pair(of_primary, of_replica);
   REQUIRE(pair.primary->put("before", "value", {AckLevel::applied, kPatience}).has_value());
-  std::atomic<bool> release{false};
-  REQUIRE(pair.replica
-              ->spawn_on({0},
-                         [&] {
-                           while (!release) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-                         })
-              .has_value());
+  Standstill standstill(*pair.replica, {0});
   CHECK(eventually([&] { return has_event(*pair.primary, "lost a replica"); }));
   for (int i = 0; i < 100; ++i) {
     CHECK(pair.primary->put("meanwhile" + std::to_string(i), "value", {AckLevel::local, kPatience})
               .has_value());
   }
-  release = true;
+  standstill.release();
   CHECK(eventually(
       [&] { return pair.replica->stats().shards[0].links_lost >= 1 && pair.replica->links() == 1; }));
   CHECK(eventually([&] {
     return pair.primary->put("after", "value", {AckLevel::applied, kPatience}).has_value();
   }));
   check_equal(*pair.primary, *pair.replica);
+}
+
+TEST_CASE("both sides count what was written, sent and acknowledged") {
+  Pair pair;
+  for (int i = 0; i < 100; ++i) {
+    REQUIRE(
+        pair.primary->put("key" + std::to_string(i), std::string(100, 'v'), {AckLevel::applied, kPatience}));
+  }
+  REQUIRE(pair.primary->erase("key1", {AckLevel::applied, kPatience}).has_value());
+  const ShardStats ours = pair.primary->stats().shards.at(0);
+  const ShardStats theirs = pair.replica->stats().shards.at(0);
+  CHECK(ours.puts == 100);
+  CHECK(ours.erases == 1);
+  CHECK(theirs.puts == 100);
+  for (const ShardStats& side : {ours, theirs}) {
+    CHECK(side.keys == 99);
+    CHECK(side.last_lsn == 101);
+    CHECK(side.received_lsn == 101);
+    CHECK(side.applied_lsn == 101);
+    CHECK(side.replicas == 1);
+    CHECK(side.links_lost == 0);
+    CHECK(side.batches > 0);
+    CHECK(side.batches <= 101);
+    CHECK(side.batch_bytes > 100 * 100);
+    CHECK(side.memory_bytes > 0);
+    CHECK(side.lost_wakeups == 0);
+  }
+  CHECK(ours.batch_bytes == theirs.batch_bytes);
 }
 
 TEST_CASE("with two replicas one is enough, and both end equal") {

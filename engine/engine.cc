@@ -115,8 +115,7 @@ Status Engine::Impl::start_shards() {
   return {};
 }
 
-// ---- the end
-// ------------------------------------------------------------------------------------------------
+// ---- the end ----------------------------------------------------------------------------------------
 
 Status Engine::Impl::close(Duration timeout) {
   if (Reactor::current() != nullptr) {
@@ -215,8 +214,7 @@ Status Engine::Impl::close_in_order(Instant deadline) {
   return group->stop(std::max(seconds(1), until(deadline)));
 }
 
-// ---- what it counts
-// -----------------------------------------------------------------------------------------
+// ---- what it counts ---------------------------------------------------------------------------------
 
 EngineStats Engine::Impl::gather() const {
   EngineStats stats;

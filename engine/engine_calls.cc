@@ -1,42 +1,12 @@
 // Every call of the API: checked, sent to its shard's core, answered. See engine.h, call.h and host.h.
-#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <new>
-#include <optional>
 
-#include <tidelock/reactor/clock.h>
-
+#include "call_support.h"
 #include "engine_impl.h"
 
 namespace tidelock {
-namespace {
-
-/// Its first argument's clock is that of every reactor of the group.
-Instant deadline_of(Reactor* caller, Duration timeout) {
-  const Instant now = caller != nullptr ? caller->now() : SystemClock().now();
-  return now + std::max(timeout, Duration{0});
-}
-
-/// A write that left and did not come back in time may or may not have taken effect.
-Error write_error(const Error& error) {
-  if (!(error == ReactorErrc::deadline_exceeded)) return error;
-  return Error(ReplicationErrc::outcome_unknown, "the shard's core did not answer by the deadline");
-}
-
-/// The engine's own copies may find no memory; that is an error like any other.
-template <class F>
-auto without_exceptions(F&& body) -> decltype(body()) {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return Error(EngineErrc::out_of_memory, "no memory for a copy of the key or value");
-  }
-}
-
-}  // namespace
-
 Status Engine::Impl::check_sizes(std::string_view key, std::size_t value_bytes) const {
   if (key.empty() || key.size() > kKeyBytesMax) {
     return Error(EngineErrc::key_size, "a key of " + std::to_string(key.size()) + " bytes");
@@ -60,8 +30,7 @@ WriteOptions Engine::Impl::write_defaults() const {
   return {alone ? AckLevel::local : options.ack, options.write_timeout};
 }
 
-// ---- writes
-// -------------------------------------------------------------------------------------------------
+// ---- writes -----------------------------------------------------------------------------------------
 
 Result<Receipt> Engine::Impl::write(CallKind kind, std::string_view key, std::string_view value,
                                     const WriteOptions& how) {
@@ -132,116 +101,7 @@ Status Engine::wait(const Receipt& receipt, AckLevel level, Duration timeout) {
   return call->status;
 }
 
-// ---- batches
-// ------------------------------------------------------------------------------------------------
-
-namespace {
-
-/// One shard's share of a batch.
-struct Share {
-  Shard* shard = nullptr;
-  std::vector<BatchItem> items;
-  std::uint64_t encoded_bytes = 0;
-};
-
-/// Lets the call carry the share's bytes itself: the caller may be gone before they are read.
-void carry(const Share& share, Call& call) {
-  std::size_t bytes = 0;
-  for (const BatchItem& item : share.items) bytes += item.key.size() + item.value.size();
-  call.value.reserve(bytes);  // so that the views stay where they point
-  const auto copy = [&call](Bytes from) {
-    const std::size_t at = call.value.size();
-    call.value.append(as_text(from));
-    return as_bytes(call.value).subspan(at, from.size());
-  };
-  for (const BatchItem& item : share.items) {
-    const Bytes key = copy(item.key);
-    call.items.push_back({item.is_put, item.hash, key, copy(item.value)});
-  }
-}
-
-/// A share under way to another core.
-struct Leg {
-  Share* share;
-  Ticket call;
-};
-
-Error name_shard(const Shard& shard, const Error& error) {
-  return Error(error.code(), "shard " + std::to_string(shard.id().value) + ": " + error.message());
-}
-
-}  // namespace
-
-Result<std::vector<Receipt>> Engine::write(const WriteBatch& batch, const WriteOptions& options) {
-  const auto body = [&]() -> Result<std::vector<Receipt>> {
-    TL_TRY(Reactor * caller, impl_->host->caller());
-    const Instant deadline = deadline_of(caller, options.timeout);
-    std::vector<Share> shares(impl_->options.shards);
-    for (const WriteBatch::Operation& operation : batch.operations_) {
-      TL_TRY(impl_->check_sizes(operation.key, operation.value.size()));
-      const std::uint64_t hash = impl_->hash(operation.key);
-      Shard& shard = impl_->owner(hash);
-      Share& share = shares[shard.id().value];
-      const EntryKind kind = operation.is_put ? EntryKind::put : EntryKind::erase;
-      const std::uint32_t bytes = entry_bytes(kind, operation.key.size(), operation.value.size());
-      share.shard = &shard;
-      share.items.push_back({operation.is_put, hash, as_bytes(operation.key), as_bytes(operation.value)});
-      share.encoded_bytes += bytes;
-      if (bytes > kEntryBytesMax || share.encoded_bytes > impl_->options.log_bytes / 4) {
-        return Error(ReplicationErrc::too_large, "a batch takes operations of up to " +
-                                                     std::to_string(kEntryBytesMax) + " bytes encoded, and " +
-                                                     std::to_string(impl_->options.log_bytes / 4) +
-                                                     " a shard: put the large ones alone");
-      }
-    }
-    std::vector<Leg> legs;
-    std::vector<Receipt> receipts;
-    std::optional<Error> failed;
-    const auto settle = [&](const Shard& shard, const Result<Receipt>& result) {
-      if (result) {
-        receipts.push_back(*result);
-      } else if (!failed) {
-        failed = name_shard(shard, result.error());
-      }
-    };
-    legs.reserve(shares.size());
-    for (Share& share : shares) {
-      if (share.items.empty() || caller == &share.shard->reactor()) continue;
-      auto call = impl_->host->take(caller, deadline);
-      if (!call) {
-        settle(*share.shard, call.error());
-        continue;
-      }
-      (*call)->kind = CallKind::write;
-      (*call)->shard = share.shard;
-      (*call)->level = options.ack;
-      carry(share, **call);
-      if (const Status launched = call->launch(); !launched) {
-        settle(*share.shard, launched.error());
-      } else {
-        legs.push_back({&share, *std::move(call)});
-      }
-    }
-    for (Share& share : shares) {
-      if (share.items.empty() || caller != &share.shard->reactor()) continue;
-      settle(*share.shard, share.shard->write_all(share.items, options.ack, deadline));
-    }
-    for (Leg& leg : legs) {
-      if (const Status answered = leg.call.await(); !answered) {
-        settle(*leg.share->shard, write_error(answered.error()));
-      } else {
-        settle(*leg.share->shard, leg.call->status ? Result<Receipt>(leg.call->receipt)
-                                                   : Result<Receipt>(leg.call->status.error()));
-      }
-    }
-    if (failed) return *failed;
-    return receipts;
-  };
-  return without_exceptions(body);
-}
-
-// ---- reads
-// --------------------------------------------------------------------------------------------------
+// ---- reads ------------------------------------------------------------------------------------------
 
 Result<Lsn> Engine::get(std::string_view key, std::string& value, const ReadOptions& options) {
   TL_TRY(impl_->check_sizes(key, 0));
@@ -316,8 +176,7 @@ Result<std::pair<Digest, Lsn>> Engine::digest(ShardId shard_id, Duration timeout
   return std::pair{call->digest, call->receipt.lsn};
 }
 
-// ---- fibers on the cores
-// ------------------------------------------------------------------------------------
+// ---- fibers on the cores ----------------------------------------------------------------------------
 
 namespace {
 

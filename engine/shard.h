@@ -58,8 +58,7 @@ class Shard final : private Applier, private PollSource {
   [[nodiscard]] CoreId core() const { return {config_.id.value}; }  ///< shard i lives on core i
   [[nodiscard]] Reactor& reactor() const { return reactor_; }
 
-  // ---- from fibers of the owner core (shard_write.cc, shard_read.cc)
-  // ---------------------------------------
+  // ---- from fibers of the owner core (shard_write.cc, shard_read.cc) --------------------------------
   Result<Receipt> write(const BatchItem& item, AckLevel ack, Instant deadline);
   /// The items become visible in one turn.
   Result<Receipt> write_all(std::span<const BatchItem> items, AckLevel ack, Instant deadline);
@@ -69,15 +68,13 @@ class Shard final : private Applier, private PollSource {
   Result<std::pair<Digest, Lsn>> digest(Instant deadline);
   Status scan(ScanCursor& cursor, std::size_t keys_max, const Engine::Visitor& visitor);
 
-  // ---- from the loop (shard_calls.cc)
-  // ------------------------------------------------------------------------
+  // ---- from the loop (shard_calls.cc) ---------------------------------------------------------------
   /// Completes the call now or later. Writes keep the order in which they were started.
   void start(Call& call);
   /// Runs `body` in a fiber, as soon as there is one.
   void spawn(std::function<void()> body);
 
-  // ---- set-up and end, from the loop (shard.cc)
-  // --------------------------------------------------------------
+  // ---- set-up and end, from the loop (shard.cc) -----------------------------------------------------
   /// Replica: what the first primary said.
   void follow(HistoryId history, std::uint64_t routing_seed, Epoch epoch);
   Status attach_replica(std::unique_ptr<Link> link, Lsn peer_last);

@@ -50,8 +50,7 @@ void Shard::finish(Call& call, Status status) {
   call.completed(call);
 }
 
-// ---- writes
-// -------------------------------------------------------------------------------------------------
+// ---- writes -----------------------------------------------------------------------------------------
 
 void Shard::start_write(Call& call) {
   if (writes_head_ == nullptr && try_start_write(call)) return;
@@ -122,8 +121,7 @@ void Shard::start_wait(Call& call) {
   await_level(call, call.lsn);
 }
 
-// ---- reads
-// --------------------------------------------------------------------------------------------------
+// ---- reads ------------------------------------------------------------------------------------------
 
 void Shard::start_read(Call& call) {
   const bool visible = call.lsn == Lsn{} || primary_ || replica_->applied_lsn() >= call.lsn;
@@ -171,8 +169,7 @@ void Shard::start_scan(Call& call) {
   finish(call, std::move(status));
 }
 
-// ---- the user's fibers
-// --------------------------------------------------------------------------------------
+// ---- the user's fibers ------------------------------------------------------------------------------
 
 void Shard::spawn(std::function<void()> body) {
   spawn_backlog_.push_back(std::move(body));

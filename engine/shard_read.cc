@@ -95,8 +95,7 @@ Status Shard::scan(ScanCursor& cursor, std::size_t keys_max, const Engine::Visit
   return {};
 }
 
-// ---- digest
-// -------------------------------------------------------------------------------------------------
+// ---- digest -----------------------------------------------------------------------------------------
 
 /// The sum over all records, so that their order does not matter.
 class Shard::DigestSum {

@@ -54,8 +54,7 @@ Status Shard::wait(Lsn lsn, Epoch epoch, AckLevel level, Instant deadline) {
   return level == AckLevel::local ? Status{} : primary_->wait(lsn, level, deadline);
 }
 
-// ---- in one turn
-// --------------------------------------------------------------------------------------------
+// ---- in one turn ------------------------------------------------------------------------------------
 
 void Shard::stand(const BatchItem& item, Lsn lsn) {
   if (item.is_put) {
@@ -97,8 +96,7 @@ Result<Lsn> Shard::try_write_all(std::span<const BatchItem> items) {
   return lsn;
 }
 
-// ---- waiting for the turn
-// -----------------------------------------------------------------------------------
+// ---- waiting for the turn ---------------------------------------------------------------------------
 
 /// A deadline that passed before anything was written.
 Error Shard::log_stayed_full(const Error& error) const {
@@ -138,8 +136,7 @@ Result<Lsn> Shard::append_all(std::span<const BatchItem> items, AckLevel ack, In
   }
 }
 
-// ---- above kEntryBytesMax
-// -----------------------------------------------------------------------------------
+// ---- above kEntryBytesMax ---------------------------------------------------------------------------
 
 Result<Table::Assembly> Shard::assemble(const BatchItem& item) {
   TL_TRY(Table::Assembly assembly, table_->assemble(static_cast<std::uint32_t>(item.key.size()),

@@ -89,20 +89,11 @@ TEST_CASE("replicated puts of a host thread allocate nothing, waiting or pipelin
     ++*static_cast<std::atomic<int>*>(context);
   };
   // While the core stands still every slot is taken once, so that the buffers of all have grown.
-  std::atomic<bool> release{false};
-  std::atomic<bool> blocked{false};
-  REQUIRE(pair.primary
-              ->spawn_on({0},
-                         [&] {
-                           blocked = true;
-                           while (!release) std::this_thread::yield();
-                         })
-              .has_value());
-  REQUIRE(eventually([&] { return blocked.load(); }));
+  Standstill standstill(*pair.primary, {0});
   for (int i = 0; i < kSlots; ++i) {
     REQUIRE(pair.primary->put_async(records.keys.back(), records.value, how, count, &done).has_value());
   }
-  release = true;
+  standstill.release();
   REQUIRE(eventually([&] { return done == kSlots; }));
   const std::uint64_t pipelined = allocations_of([&] {
     done = 0;

@@ -93,6 +93,31 @@ void in_fiber(Engine& engine, ShardId shard, F&& body) {
   while (!ended) std::this_thread::sleep_for(std::chrono::microseconds(200));
 }
 
+/// While it lives the shard's core does nothing else, like one whose process was stopped.
+class Standstill {
+ public:
+  Standstill(Engine& engine, ShardId shard) {
+    const Status spawned = engine.spawn_on(shard, [this] {
+      standing_ = true;
+      while (!released_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      standing_ = false;
+    });
+    REQUIRE(spawned.has_value());
+    while (!standing_) std::this_thread::yield();
+  }
+  Standstill(const Standstill&) = delete;
+  Standstill& operator=(const Standstill&) = delete;
+  ~Standstill() { release(); }
+  void release() {
+    released_ = true;
+    while (standing_) std::this_thread::yield();
+  }
+
+ private:
+  std::atomic<bool> standing_{false};
+  std::atomic<bool> released_{false};
+};
+
 /// A key of that shard: `prefix` and a number.
 inline std::string key_on(const Engine& engine, ShardId shard, const std::string& prefix = "key") {
   for (int i = 0;; ++i) {

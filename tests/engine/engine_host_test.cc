@@ -140,24 +140,15 @@ TEST_CASE("with all slots in use a put is refused as busy, and accepted again af
   Options options = small_options();
   options.host_slots = 4;
   const auto engine = open(options);
-  std::atomic<bool> release{false};
-  std::atomic<bool> blocked{false};
   // The core stands still, so nothing completes.
-  REQUIRE(engine
-              ->spawn_on({0},
-                         [&] {
-                           blocked = true;
-                           while (!release) std::this_thread::yield();
-                         })
-              .has_value());
-  CHECK(eventually([&] { return blocked.load(); }));
+  Standstill standstill(*engine, {0});
   Outcomes outcomes;
   const WriteOptions how{AckLevel::local, kPatience};
   for (int i = 0; i < 4; ++i)
     REQUIRE(engine->put_async("key", "v", how, &Outcomes::on_put, &outcomes).has_value());
   const Status refused = engine->put_async("key", "v", how, &Outcomes::on_put, &outcomes);
   CHECK(refused.error() == EngineErrc::busy);
-  release = true;
+  standstill.release();
   CHECK(eventually([&] { return outcomes.good == 4; }));
   CHECK(eventually(
       [&] { return engine->put_async("key", "v", how, &Outcomes::on_put, &outcomes).has_value(); }));
@@ -166,16 +157,7 @@ TEST_CASE("with all slots in use a put is refused as busy, and accepted again af
 
 TEST_CASE("a caller whose core does not answer leaves by its deadline, and nothing dangles") {
   const auto engine = open(small_options());
-  std::atomic<bool> release{false};
-  std::atomic<bool> blocked{false};
-  REQUIRE(engine
-              ->spawn_on({0},
-                         [&] {
-                           blocked = true;
-                           while (!release) std::this_thread::yield();
-                         })
-              .has_value());
-  CHECK(eventually([&] { return blocked.load(); }));
+  Standstill standstill(*engine, {0});
   {
     std::string value = "what the caller had";
     const std::string key = "short-lived";
@@ -183,7 +165,7 @@ TEST_CASE("a caller whose core does not answer leaves by its deadline, and nothi
     CHECK(engine->put(key, std::string(10'000, 'v'), {AckLevel::local, milliseconds(20)}).error() ==
           ReplicationErrc::outcome_unknown);
   }
-  release = true;
+  standstill.release();
   std::string value;
   CHECK(eventually([&] { return engine->get("short-lived", value).has_value(); }));
   CHECK(value == std::string(10'000, 'v'));

@@ -66,7 +66,6 @@ Status Primary::State::wait_for_room(std::uint32_t bytes, Instant deadline) {
     admitted_bytes = bytes;
     return {};
   }
-  wake_room();  // those behind may need less
   return to_status(wakeup);
 }
 

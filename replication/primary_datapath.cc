@@ -55,7 +55,7 @@ std::uint32_t Primary::State::poll(std::uint32_t budget) {
   }
   if (unsent) ++done;
   if (completed) release_log();
-  if (room_head != nullptr) wake_room();  // who was let in last may have appended nothing
+  if (room_head != nullptr) wake_room();  // the one before may have given up, or written nothing
   if (done > 0) wake_reached();
   if (closed) {
     sweep();

@@ -149,6 +149,12 @@ TEST_CASE(
     good = 2;
     played.deliver([](FrameHeader& header) { header.last_lsn = {3}; });
   }
+  SUBCASE("another first LSN than the header says") {
+    played.add_put(2, "b", "2");
+    played.add_put(3, "x", "y");
+    expected = "LSN 3 after 1";
+    played.deliver([](FrameHeader& header) { header.first_lsn = {3}; });
+  }
   SUBCASE("an LSN for a second time") {
     played.add_put(1, "x", "y");
     expected = "LSN 1 after 1";
@@ -165,7 +171,7 @@ TEST_CASE(
   SUBCASE("a frame of an older epoch") {
     played.add_put(2, "x", "y");
     played.sent_epoch = {2, 9};
-    expected = "epoch";
+    expected = "below the one in force";
     played.deliver();
   }
   SUBCASE("a frame of an epoch that no hello announced") {

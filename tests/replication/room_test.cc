@@ -249,6 +249,49 @@ TEST_CASE("replication/fragments: other writers wait until the put is whole, the
   CHECK(rig.applier.map["big2"] == value);
 }
 
+TEST_CASE("replication/fragments: nobody gets in between two pieces, however much room there is") {
+  StreamRig rig;
+  REQUIRE(rig.connect());
+  const std::string value = pattern(300'000);
+  Result<Lsn> big = ReplicationErrc::log_full;
+  Result<Lsn> rude = ReplicationErrc::log_full;
+  bool second_ran = false;
+  rig.spawn(
+      [&] { big = rig.primary->append_fragments(as_bytes("big"), as_bytes(value), rig.in(seconds(5))); });
+  rig.spawn([&] {
+    REQUIRE(rig.primary->fragmenting());
+    REQUIRE(rig.primary->log().fits(100));
+    rude = rig.primary->try_append(EntryKind::put, as_bytes("rude"), {});
+    second_ran = true;
+  });
+  rig.settle();
+  CHECK(second_ran);
+  CHECK(big);
+  REQUIRE_FALSE(rude);
+  CHECK(rude.error() == ReplicationErrc::log_full);
+  CHECK(rig.applier.map["big"] == value);
+}
+
+TEST_CASE("replication/fragments: half a put that was sent cannot be acknowledged") {
+  StreamRig rig;
+  LoopbackOptions options;
+  options.slots = 1;
+  const auto far = rig.connect_by_hand(options);
+  const std::string value = pattern(300'000);
+  rig.spawn(
+      [&] { CHECK(rig.primary->append_fragments(as_bytes("big"), as_bytes(value), rig.in(seconds(5)))); });
+  for (int i = 0; i < 10; ++i) rig.turn_primary();
+  CHECK(rig.primary->last_lsn() == Lsn{1});
+  ControlFrame frame;
+  frame.history = kHistory;
+  frame.epoch = kEpoch;
+  frame.received_lsn = {1};
+  REQUIRE(far->send_control(frame));
+  rig.turn_primary();
+  CHECK(rig.primary->replicas() == 0);
+  CHECK_FALSE(rig.primary->reached(Lsn{1}, AckLevel::received));
+}
+
 TEST_CASE("replication/fragments: a deadline before the first piece writes nothing") {
   StreamRig rig(small_log());
   LoopbackOptions options;

@@ -125,7 +125,7 @@ Status send_round(Link& link, std::uint64_t& number, Bytes payload, const CpuPai
   for (std::int64_t sent = 0; sent < kRoundBytes; sent += static_cast<std::int64_t>(payload.size())) {
     ++number;
     while (true) {
-      const Status published = publish(link, number, payload);
+      Status published = publish(link, number, payload);
       if (published) break;
       if (!(published.error() == ReplicationErrc::link_full)) return published;
       while (link.receive_control().has_value()) continue;

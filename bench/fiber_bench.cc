@@ -1,11 +1,13 @@
 // What a fiber costs: a yield, a spawn with its join. The raw limit is Boost.Context's own jump.
-#include <array>
+#include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <thread>
 #include <vector>
 
 #include <boost/context/detail/fcontext.hpp>
 
+#include <tidelock/base/bytes.h>
 #include <tidelock/reactor/fiber.h>
 #include <tidelock/reactor/reactor.h>
 
@@ -83,8 +85,10 @@ constexpr std::size_t kStackBytes = 64 * 1024;
 
 using StackMemory = std::unique_ptr<std::byte[]>;
 
-fcontext_t context_on(const StackMemory& stack, void (*entry)(transfer_t)) {
-  return make_fcontext(stack.get() + kStackBytes, kStackBytes, entry);
+/// `number` keeps the tops of several stacks out of each other's cache sets.
+fcontext_t context_on(const StackMemory& stack, void (*entry)(transfer_t), std::size_t number = 0) {
+  const std::size_t bytes = kStackBytes - number * 4 * kCacheLineBytes;
+  return make_fcontext(stack.get() + bytes, bytes, entry);
 }
 
 /// Contexts that jump in a circle; number 0 is the benchmark's thread.
@@ -92,7 +96,7 @@ struct Circle {
   explicit Circle(std::size_t size) : contexts(size), stacks(size) {
     for (std::size_t i = 1; i < size; ++i) {
       stacks[i] = StackMemory(new std::byte[kStackBytes]());
-      contexts[i] = context_on(stacks[i], &Circle::entry);
+      contexts[i] = context_on(stacks[i], &Circle::entry, i);
     }
   }
   /// To the next one; returns when the previous one has jumped here.

@@ -5,10 +5,12 @@ usage: ratios.py FOLDER        (the JSON files that run.sh wrote)
 
 Benchmarks are named GROUP/WHO[/ARGUMENT...]. Within a group, whoever is called raw_* is a limit; the others are
 compared with each limit whose arguments they have. Figures are nanoseconds an item: the median of the
-repetitions, with the lowest and the highest; the ratio is that of the medians.
+repetitions, with the lowest and the highest. There are two ratios: of the medians, and of the lowest; on a
+machine that has other work they differ, and the second, of the runs disturbed least, means more.
 """
 import json
 import pathlib
+import re
 import statistics
 import sys
 
@@ -45,6 +47,9 @@ class Series:
     def name(self):
         return "/".join([self.group, self.who, *self.arguments])
 
+    def sort_key(self):
+        return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", self.name())]
+
 
 def number(value):
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
@@ -68,17 +73,19 @@ def read(path):
 
 def rows(series):
     limits = [one for one in series if one.is_raw() and one.ns_per_item]
-    for one in series:
+    for one in sorted(series, key=Series.sort_key):
         if one.is_raw():
             continue
         if not one.ns_per_item:
-            yield one.name(), "failed: " + one.error, "", ""
+            yield one.name(), "failed: " + one.error, "", "", ""
             continue
         for limit in limits:
             if not limit.limits(one):
                 continue
             raw = "/".join([limit.who, *limit.arguments])
-            yield one.name(), one.figures(), f"{raw} {limit.figures()}", number(one.median() / limit.median())
+            medians = one.median() / limit.median()
+            lowest = min(one.ns_per_item) / min(limit.ns_per_item)
+            yield one.name(), one.figures(), f"{raw} {limit.figures()}", number(medians), number(lowest)
 
 
 def main():
@@ -94,8 +101,8 @@ def main():
         print(f"link {context.get('link')}, {context.get('kernel')}, {context.get('cpus')}, {context['date']},")
         print(f"load average at the start {context['load_avg'][0]:.2f}, {context.get('build')}")
         print()
-        print("| benchmark | ns an item | raw limit, ns an item | ratio |")
-        print("|---|---|---|---|")
+        print("| benchmark | ns an item | raw limit, ns an item | ratio | of the lowest |")
+        print("|---|---|---|---|---|")
         for row in rows(series):
             print("| " + " | ".join(row) + " |")
         print()

@@ -6,16 +6,16 @@
 namespace tidelock {
 
 enum class EngineErrc {
-  not_found = 1,      ///< no such key at the state that was read
-  key_size,           ///< keys have 1 to 65,536 bytes
-  value_too_large,    ///< beyond Options::value_bytes_max
-  read_only,          ///< writes go to the primary; this node is a replica
-  out_of_memory,      ///< the shard's memory limit or the machine's memory is used up; nothing was written
-  closed,             ///< the engine is closing
-  bad_option,         ///< the detail names the option, its value and its range
-  wrong_shard,        ///< a call for another shard's core, or a receipt of another shard
-  history_lost,       ///< the receipt belongs to a history or epoch that this node does not follow
-  busy,               ///< all completion slots of host threads are in use; wait for a completion
+  not_found = 1,    ///< no such key at the state that was read
+  key_size,         ///< keys have 1 to 65,536 bytes
+  value_too_large,  ///< beyond Options::value_bytes_max
+  read_only,        ///< writes go to the primary; this node is a replica
+  out_of_memory,    ///< the shard's memory limit or the machine's memory is used up; nothing was written
+  closed,           ///< the engine is closing
+  bad_option,       ///< the detail names the option, its value and its range
+  wrong_shard,      ///< a call for another shard's core, or a receipt of another shard
+  history_lost,     ///< the receipt belongs to a history or epoch that this node does not follow
+  busy,             ///< all completion slots of host threads are in use; wait for a completion
 };
 
 std::error_code make_error_code(EngineErrc code);

@@ -342,10 +342,14 @@ TEST_CASE("after close every call says so, and the statistics stay") {
   REQUIRE(engine->close(kPatience).has_value());
   CHECK(engine->close(kPatience).has_value());
   std::string value;
-  ScanCursor cursor;
   CHECK(engine->put("key", "value").error() == EngineErrc::closed);
   CHECK(engine->get("key", value).error() == EngineErrc::closed);
   CHECK(engine->erase("key").error() == EngineErrc::closed);
+  ScanCursor cursor;
+  CHECK(engine
+            ->scan(
+                {0}, cursor, 1, [](std::string_view, std::string_view, Lsn) {}, kPatience)
+            .error() == EngineErrc::closed);
   CHECK(engine->digest({0}, kPatience).error() == EngineErrc::closed);
   CHECK(engine->spawn_on({0}, [] {}).error() == EngineErrc::closed);
   CHECK(engine->stats().shards.at(0).puts == 1);

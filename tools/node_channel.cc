@@ -30,7 +30,12 @@ Result<std::pair<NodeChannel, NodeChannel>> NodeChannel::pair() {
 Status NodeChannel::send(const nlohmann::json& message) {
   const std::string text = message.dump();
   while (::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL) < 0) {
-    if (errno != EINTR) return Error::from_errno(errno, "the other process is gone");
+    if (errno == EINTR) continue;
+    if (errno == EMSGSIZE) {
+      return Error::from_errno(errno, "a message of " + std::to_string(text.size()) +
+                                          " bytes is more than a socket takes here: raise net.core.wmem_max");
+    }
+    return Error::from_errno(errno, "the other process is gone");
   }
   return {};
 }

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "exit_code.h"
+#include "histogram_json.h"
 #include "node.h"
 #include "node_events.h"
 #include "verifier.h"
@@ -32,7 +33,7 @@ class ReplicaNode {
     await_lsns(finish);
     TL_TRY(end_verifiers());
     TL_TRY(events_.forward(*engine_, parent_));
-    TL_TRY(parent_.send(result()));
+    TL_TRY(send_results());
     TL_TRY(await_command("close"));
     return engine_->close(seconds(10));
   }
@@ -100,8 +101,7 @@ class ReplicaNode {
     return {{"event", "progress"}, {"checked", checked}, {"stale", stale}};
   }
 
-  nlohmann::json result() {
-    nlohmann::json shards = nlohmann::json::array();
+  Status send_results() {
     for (std::uint16_t index = 0; index < run_.shards; ++index) {
       const VerifierCounters& counters = verifiers_[index]->counters();
       nlohmann::json shard = {{"shard", index},
@@ -109,14 +109,15 @@ class ReplicaNode {
                               {"stale", counters.stale.load()},
                               {"wrong", counters.wrong.load()},
                               {"unverified", counters.unverified.load()},
+                              {"skipped", counters.skipped.load()},
+                              {"check_delay_ns", to_json(verifiers_[index]->delay())},
                               {"first_violation", verifiers_[index]->first_violation()},
                               {"last_lsn", engine_->visible_lsn(ShardId{index}).value}};
-      if (const auto digest = engine_->digest(ShardId{index}, seconds(120)))
+      if (const auto digest = engine_->digest(ShardId{index}, seconds(60)))
         shard["digest"] = digest_text(digest->first);
-      shards.push_back(std::move(shard));
+      TL_TRY(parent_.send({{"event", "shard"}, {"result", std::move(shard)}}));
     }
-    return {
-        {"event", "result"}, {"shards", std::move(shards)}, {"engine", engine_stats_json(engine_->stats())}};
+    return parent_.send({{"event", "result"}, {"engine", engine_stats_json(engine_->stats())}});
   }
 
   const RunOptions& run_;

@@ -11,6 +11,7 @@
 
 #include <tidelock/base/ids.h>
 #include <tidelock/base/result.h>
+#include <tidelock/base/time.h>
 
 #include "file_handle.h"
 
@@ -22,6 +23,7 @@ struct ReceiptNote {
   Epoch epoch{};
   std::uint32_t key_index = 0;  ///< in the shared dataset
   std::uint32_t value_crc = 0;  ///< of the value that was written
+  Instant acknowledged{};       ///< CLOCK_MONOTONIC, which both processes share
 };
 
 class ReceiptChannels {

@@ -124,7 +124,8 @@ CLI::App* add_run_command(CLI::App& app, RunOptions& options) {
   run->add_option("--duration", options.duration_s, "Seconds of mixed load after the file is loaded")
       ->check(CLI::Range(0.0, 86'400.0))
       ->capture_default_str();
-  run->add_option("--checks", options.checks, "End early once so many receipts were checked (0: run for --duration)")
+  run->add_option("--checks", options.checks,
+                  "End early once so many receipts were checked (0: run for --duration)")
       ->capture_default_str();
   run->add_option("--value-bytes", options.value_bytes, "Size of the values written by the load, 0 to 64 MiB")
       ->check(CLI::Range(0U, kValueBytesMax))

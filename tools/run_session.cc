@@ -56,7 +56,13 @@ Result<RunOutcome> RunSession::execute(const ProgressHandler& progress, const No
   on_notice_ = notice;
   TL_TRY(start());
   extend_deadline();
-  while (!over()) TL_TRY(step());
+  while (!over()) {
+    const Status stepped = step();
+    if (stepped) continue;
+    if (!started_) return stepped.error();
+    node_failed(stepped.error().message());  // a partial report says more than none
+    break;
+  }
   close_nodes();
   // A node that never came up explains itself better than its peer, which only missed it.
   for (Node* node : {&primary_, &replica_}) {
@@ -119,8 +125,8 @@ Status RunSession::drain(Node& node) {
     if (!message) {
       node.gone = true;
       const std::string end = node.process->reap(seconds(5));
-      if (started_ && !node.result)
-        tell(fmt::format("the {} process {}", node.name, end.empty() ? "ended early" : end));
+      if (started_ && (!node.result || !end.empty()))
+        node_failed(fmt::format("the {} process {}", node.name, end.empty() ? "ended early" : end));
       return {};
     }
     if (!message->has_value()) return {};
@@ -138,11 +144,15 @@ void RunSession::on_message(Node& node, const nlohmann::json& message) {
     extend_deadline();
   } else if (event == "error") {
     node.error = message.at("message");
-    if (started_) tell(fmt::format("{}: {}", node.name, node.error));
+    if (started_) node_failed(fmt::format("{}: {}", node.name, node.error));
   } else if (event == "notice") {
     tell(fmt::format("{}: {}", node.name, message.at("text").get<std::string>()));
+  } else if (event == "shard") {
+    node.shards.push_back(message.at("result"));
+    extend_deadline();
   } else if (event == "result") {
     node.result = message;
+    (*node.result)["shards"] = node.shards;
     extend_deadline();
   } else if (event == "progress") {
     const auto before = latest_;
@@ -188,11 +198,17 @@ void RunSession::close_nodes() {
     if (!node->process) continue;
     if (started_ && !node->gone) command(*node, {{"command", "close"}});
     const std::string end = node->process->reap(started_ && outcome_.signal == 0 ? seconds(20) : seconds(2));
-    if (started_ && !node->gone && !end.empty()) tell(fmt::format("the {} process {}", node->name, end));
+    if (started_ && !node->gone && !end.empty())
+      node_failed(fmt::format("the {} process {}", node->name, end));
   }
 }
 
 void RunSession::extend_deadline() { deadline_ = SteadyClock::now() + kPatience; }
+
+void RunSession::node_failed(std::string text) {
+  outcome_.failures.push_back(text);
+  tell(std::move(text));
+}
 
 void RunSession::tell(std::string text) {
   on_notice_(text);

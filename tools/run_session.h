@@ -22,8 +22,9 @@ namespace tidelock::tools {
 struct RunOutcome {
   nlohmann::json primary;  ///< the node's result message
   nlohmann::json replica;
-  std::vector<std::string> notices;  ///< lines that a person should see
-  int signal = 0;                    ///< SIGINT or SIGTERM if one ended the run early
+  std::vector<std::string> notices;   ///< lines that a person should see
+  std::vector<std::string> failures;  ///< nodes that did not end well: whatever else they said, they failed
+  int signal = 0;                     ///< SIGINT or SIGTERM if one ended the run early
 };
 
 struct RunProgress {
@@ -50,6 +51,7 @@ class RunSession {
     std::optional<NodeProcess> process;
     bool ready = false;
     bool gone = false;
+    nlohmann::json shards = nlohmann::json::array();  ///< the results of its shards so far
     std::optional<nlohmann::json> result;
     std::string error;
   };
@@ -67,12 +69,13 @@ class RunSession {
   void close_nodes();
   void extend_deadline();
   void tell(std::string text);
+  void node_failed(std::string text);
 
   const RunOptions& options_;
   const CorePlan& plan_;
   const Dataset& dataset_;
-  Node primary_{"primary", {}, false, false, {}, {}};
-  Node replica_{"replica", {}, false, false, {}, {}};
+  Node primary_{"primary", {}, false, false, {}, {}, {}};
+  Node replica_{"replica", {}, false, false, {}, {}, {}};
   FileHandle signals_;
   bool started_ = false;
   bool finish_sent_ = false;

@@ -6,12 +6,15 @@
 
 #include <tidelock/engine/errc.h>
 #include <tidelock/reactor/fiber.h>
+#include <tidelock/reactor/reactor.h>
 #include <tidelock/replication/wire.h>
 
 namespace tidelock::tools {
 namespace {
 
 constexpr std::size_t kBatch = 16;
+/// Behind by more than this, the verifier passes over all but the newest batch.
+constexpr std::size_t kBacklogMax = 1024;
 // An empty queue is looked at again after a pause that doubles up to the longest.
 constexpr Duration kShortestPause = microseconds(20);
 constexpr Duration kLongestPause = milliseconds(1);
@@ -38,6 +41,7 @@ void ShardVerifier::body() {
   while (true) {
     // Before the pop: what was pushed before finish() is then seen by this round.
     const bool last_round = finishing_.load(std::memory_order_acquire);
+    if (receipts_.read_available() > kBacklogMax) skip_old();
     ReceiptNote notes[kBatch];
     const std::size_t count = receipts_.pop(notes, kBatch);
     for (std::size_t i = 0; i < count; ++i) check(notes[i]);
@@ -50,6 +54,14 @@ void ShardVerifier::body() {
       if (this_fiber::sleep_for(pause) == Wakeup::cancelled) return;
       pause = std::min(pause * 2, kLongestPause);
     }
+  }
+}
+
+void ShardVerifier::skip_old() {
+  ReceiptNote dropped[kBatch];
+  while (receipts_.read_available() > kBatch) {
+    const std::size_t count = receipts_.pop(dropped, kBatch);
+    for (std::size_t i = 0; i < count; ++i) add(counters_.skipped);
   }
 }
 
@@ -70,6 +82,8 @@ void ShardVerifier::check(const ReceiptNote& note) {
         fmt::format("shard {}: LSN {}: {}", shard_.value, note.lsn, seen.error().message()));
   }
   add(counters_.checked);
+  const Duration delay = engine_.reactor(shard_).now() - note.acknowledged;
+  delay_.record(static_cast<std::uint64_t>(std::max<std::int64_t>(delay.ns, 0)));
   if (!seen || seen->value < note.lsn) {
     add(counters_.stale);
     return note_violation(fmt::format("shard {}: key \"{}\" was notified at LSN {} and read at LSN {}",

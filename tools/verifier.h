@@ -10,6 +10,7 @@
 #include <string>
 
 #include <tidelock/engine/engine.h>
+#include <tidelock/reactor/histogram.h>
 
 #include "dataset.h"
 #include "receipts.h"
@@ -20,6 +21,7 @@ struct VerifierCounters {
   std::atomic<std::uint64_t> checked{0};
   std::atomic<std::uint64_t> stale{0};       ///< an older state, or none, after the notification
   std::atomic<std::uint64_t> wrong{0};       ///< the receipt's LSN with other bytes
+  std::atomic<std::uint64_t> skipped{0};     ///< passed over for newer ones, so that checks stay fresh
   std::atomic<std::uint64_t> unverified{0};  ///< the read failed: not visible in time, history lost
 };
 
@@ -32,12 +34,16 @@ class ShardVerifier {
   void finish() { finishing_.store(true, std::memory_order_release); }
   [[nodiscard]] bool finished() const { return done_.load(std::memory_order_acquire); }
   [[nodiscard]] const VerifierCounters& counters() const { return counters_; }
+  /// From the acknowledgement at the primary to the check here: an old state is gone after a while, so a
+  /// check that comes late proves little.
+  [[nodiscard]] const Histogram& delay() const { return delay_; }
   /// The first violation in words, or empty.
   [[nodiscard]] std::string first_violation() const;
 
  private:
   void body();
   void check(const ReceiptNote& note);
+  void skip_old();
   void note_violation(std::string text);
 
   Engine& engine_;
@@ -50,6 +56,7 @@ class ShardVerifier {
   std::atomic<bool> finishing_{false};
   std::atomic<bool> done_{false};
   VerifierCounters counters_;
+  Histogram delay_;
   mutable std::mutex violation_mutex_;
   std::string first_violation_;
 };

@@ -33,6 +33,8 @@ void check_proved(const ProgramResult& result) {
   CHECK(report["checked"] > 0);
   CHECK(report["ops"] > 0);
   CHECK(report["loaded"] == report["keys"]);
+  CHECK(report["failures"].empty());
+  CHECK(report["passed"] == true);
   for (const auto& shard : report["shards"]) CHECK(shard["last_lsn"] == shard["replica_lsn"]);
 }
 

@@ -80,6 +80,7 @@ bool Primary::fragmenting() const { return state_->fragmenting; }
 void Primary::close(const std::string& reason) {
   flush();
   state_->dismiss_all(reason);
+  state_->closed = true;  // before the waiters hear of it: they may come back
   state_->fail_waiters();
 }
 

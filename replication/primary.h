@@ -114,7 +114,8 @@ class Primary final : public PollSource {
   [[nodiscard]] const PrimaryStats& stats() const;
   /// The committed prefix: what enough replicas have applied, in this version one.
   [[nodiscard]] Lsn commit_lsn() const;
-  /// Sends what is pending, says goodbye on all links and closes them. Waiters get outcome_unknown.
+  /// Sends what is pending, says goodbye on all links and closes them. Waiters get outcome_unknown, those that
+  /// come later at once.
   void close(const std::string& reason);
 
   std::uint32_t poll(std::uint32_t budget) override;

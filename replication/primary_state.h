@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <tidelock/replication/errc.h>
 #include <tidelock/replication/primary.h>
 
 #include "counter.h"
@@ -99,6 +100,8 @@ struct Primary::State {
   void wake_reached();
   void expire_waiters();
   void fail_waiters();
+  /// Counts it, too.
+  ReplicationErrc unknown();
 
   [[nodiscard]] Lsn commit_lsn() const { return applied; }
 
@@ -112,6 +115,7 @@ struct Primary::State {
   Lsn applied{};
   bool resumed = false;    ///< attach() may have moved the two: the next poll() wakes waiters
   bool unsent = false;     ///< the last flush left something that a link would have taken
+  bool closed = false;     ///< nothing will be acknowledged any more
   bool iterating = false;  ///< peers are being walked: none is removed meanwhile
 
   bool fragmenting = false;

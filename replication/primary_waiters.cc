@@ -33,6 +33,7 @@ bool Primary::State::reached(Lsn lsn, AckLevel level) const {
 Status Primary::wait(Lsn lsn, AckLevel level, Instant deadline) {
   State& state = *state_;
   if (state.reached(lsn, level)) return {};
+  if (state.closed) return state.unknown();
   FiberWaiter waiter;
   waiter.lsn = lsn;
   waiter.level = level;
@@ -49,12 +50,17 @@ Status Primary::wait(Lsn lsn, AckLevel level, Instant deadline) {
   if (waiter.outcome.has_value()) return *std::move(waiter.outcome);
   state.waiters_of(level).remove(waiter);
   if (wakeup == Wakeup::cancelled) return ReactorErrc::cancelled;
-  bump(state.stats.outcome_unknown);
+  return state.unknown();
+}
+
+ReplicationErrc Primary::State::unknown() {
+  bump(stats.outcome_unknown);
   return ReplicationErrc::outcome_unknown;
 }
 
 void Primary::State::add_waiter(AckWaiter& waiter) {
   if (reached(waiter.lsn, waiter.level)) return waiter.done(waiter, {});
+  if (closed) return waiter.done(waiter, unknown());
   waiters_of(waiter.level).insert(waiter);
   // Deadlines mostly ascend, so the timer seldom moves; when it fires it looks for the next one.
   if (!expiry.armed() || waiter.deadline < expiry.deadline()) reactor.timers().arm(expiry, waiter.deadline);
@@ -86,16 +92,14 @@ void Primary::State::expire_waiters() {
   }
   if (next != Instant::never()) reactor.timers().arm(expiry, next);
   while (AckWaiter* waiter = expired.pop_reached(Lsn{~0ULL})) {
-    bump(stats.outcome_unknown);
-    waiter->done(*waiter, ReplicationErrc::outcome_unknown);
+    waiter->done(*waiter, unknown());
   }
 }
 
 void Primary::State::fail_waiters() {
   for (LsnList<AckWaiter>* list : {&received_waiters, &applied_waiters}) {
     while (AckWaiter* waiter = list->pop_reached(Lsn{~0ULL})) {
-      bump(stats.outcome_unknown);
-      waiter->done(*waiter, ReplicationErrc::outcome_unknown);
+      waiter->done(*waiter, unknown());
     }
   }
   expiry.disarm();

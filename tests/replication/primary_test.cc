@@ -400,6 +400,32 @@ TEST_CASE("replication/primary: close says goodbye after what is pending, and an
   CHECK(rig.primary_lost.empty());
 }
 
+TEST_CASE("replication/primary: who waits for an acknowledgement after close hears at once") {
+  StreamRig rig;
+  REQUIRE(rig.connect());
+  rig.settle();
+  const Lsn acknowledged = rig.put("k", "v");
+  rig.settle();
+  rig.primary->close("maintenance");
+  rig.settle();
+  const Lsn lsn = rig.put("k", "w");
+  std::vector<std::uint64_t> order;
+  Noted waiter(order, lsn, AckLevel::applied, rig.in(seconds(60)));
+  rig.primary->add_waiter(waiter);
+  CHECK(waiter.calls == 1);
+  CHECK(waiter.code == make_error_code(ReplicationErrc::outcome_unknown));
+  bool answered = false;
+  rig.spawn([&] {
+    CHECK(rig.primary->wait(acknowledged, AckLevel::applied, rig.in(seconds(60))).has_value());
+    const Status status = rig.primary->wait(lsn, AckLevel::received, rig.in(seconds(60)));
+    CHECK(status.error() == ReplicationErrc::outcome_unknown);
+    answered = true;
+  });
+  rig.settle();
+  CHECK(answered);
+  CHECK(rig.primary->stats().outcome_unknown == 2);
+}
+
 TEST_CASE("replication/primary: times that make no sense are refused with both") {
   Rig side;
   PrimaryOptions options;

@@ -185,9 +185,11 @@ void GroupMember::note_return(bool completion, bool back_stop) {
 
 // ---- shutdown ----
 
-bool GroupMember::is_quiet() const {
-  return reactor_->stats().fibers_live.load(std::memory_order_relaxed) == 0 && host_queue_.drained() &&
-         !mailbox_->has_work();
+StopBarrier::Standing GroupMember::standing() const {
+  const MailboxStats& mail = mailbox_->stats();
+  return {.rests = reactor_->idle() && host_queue_.drained() && !mailbox_->has_work(),
+          .sent = mail.sent.load(std::memory_order_relaxed),
+          .received = mail.received.load(std::memory_order_relaxed)};
 }
 
 void GroupMember::nap() {
@@ -195,32 +197,16 @@ void GroupMember::nap() {
   ring_->wait(kNap);
 }
 
-/// First all reactors get rid of their fibers, and keep serving the others' meanwhile; then of what is in the
-/// kernel. No ring is closed before nobody can send to it.
+/// A member whose work is done keeps serving the others: what they still have to do may give it new work. No
+/// reactor and no ring goes before nobody can send to it any more.
 void GroupMember::drain() {
-  bool counted_quiet = false;
-  bool counted_idle = false;
-  const std::uint32_t all = shared_.options.reactors;
-  while (shared_.idle.load(std::memory_order_acquire) != all) {
-    const bool all_quiet = shared_.quiet.load(std::memory_order_acquire) == all;
-    if (all_quiet && event_watch_ != nullptr) {
-      event_watch_->stop();
-      mailbox_->on_event();  // in its place
-    }
+  if (event_watch_ != nullptr) event_watch_->stop();
+  do {
+    if (event_watch_ != nullptr) mailbox_->on_event();  // in the watch's place
     reactor_->cancel_all();  // each round: a late message may have started another fiber
     Instant next;
-    const bool busy = turn(&next);
-    const bool quiet = is_quiet();
-    if (quiet && !counted_quiet) {
-      counted_quiet = true;
-      shared_.quiet.fetch_add(1, std::memory_order_acq_rel);
-    }
-    if (quiet && all_quiet && !counted_idle && reactor_->idle()) {
-      counted_idle = true;
-      shared_.idle.fetch_add(1, std::memory_order_acq_rel);
-    }
-    if (!busy) nap();
-  }
+    if (!turn(&next)) nap();
+  } while (!shared_.stop_barrier.report(id_.value, standing()));
 }
 
 std::string GroupMember::describe() const { return "reactor " + std::to_string(id_.value) + " did not end"; }

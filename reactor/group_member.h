@@ -21,6 +21,7 @@
 
 #include "host_queue.h"
 #include "stall.h"
+#include "stop_barrier.h"
 
 namespace tidelock {
 
@@ -30,7 +31,10 @@ class GroupMember;
 /// the mutex guards.
 struct GroupShared {
   GroupShared(const ReactorGroupOptions& chosen, std::vector<std::uint32_t> pinned_to)
-      : options(chosen), cpus(std::move(pinned_to)), directory(chosen.reactors) {}
+      : options(chosen),
+        cpus(std::move(pinned_to)),
+        directory(chosen.reactors),
+        stop_barrier(chosen.reactors) {}
 
   ReactorGroupOptions options;
   std::vector<std::uint32_t> cpus;  ///< by core; empty: not pinned
@@ -38,8 +42,7 @@ struct GroupShared {
   std::vector<std::unique_ptr<GroupMember>> members;
 
   std::atomic<bool> stopping{false};
-  std::atomic<std::uint32_t> quiet{0};  ///< members without fibers, once stopping
-  std::atomic<std::uint32_t> idle{0};   ///< members with nothing in the kernel either
+  StopBarrier stop_barrier;
 
   enum class Start : std::uint8_t { waiting, go, give_up };
   std::mutex mutex;
@@ -86,7 +89,7 @@ class GroupMember final : public Waker {
   void park(Instant next);
   void note_return(bool completion, bool back_stop);
   void drain();
-  [[nodiscard]] bool is_quiet() const;
+  [[nodiscard]] StopBarrier::Standing standing() const;
   void nap();
 
   void write_event();

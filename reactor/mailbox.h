@@ -37,6 +37,7 @@ struct MailboxOptions {
 
 /// Single-writer; readable by anyone.
 struct MailboxStats {
+  // Replies included. What a group has sent and not received is on its way.
   std::atomic<std::uint64_t> sent{0};
   std::atomic<std::uint64_t> received{0};
   std::atomic<std::uint64_t> wakeups_sent{0};

@@ -115,6 +115,7 @@ void Mailbox::State::reply(Peer& caller, std::uint64_t id, const std::byte* resu
   caller.replies_out.stage(SlotKind::reply, nullptr, payload, kResultAt + kCallBytes);
   caller.replies_dirty = true;
   touch(caller);
+  count(stats.sent);
 }
 
 bool Mailbox::State::fiber_call_can_start() const {

@@ -123,9 +123,9 @@ Status Engine::Impl::close(Duration timeout) {
                  "close an engine from a thread of its own, not from a reactor's");
   }
   const std::lock_guard one_at_a_time(closing);
-  if (closed) return {};
+  if (phase == Phase::closed) return {};
   if (group) TL_TRY(close_in_order(SystemClock().now() + timeout));
-  closed = true;
+  phase = Phase::closed;
   return {};
 }
 
@@ -184,15 +184,28 @@ class Closing {
 }  // namespace
 
 Status Engine::Impl::close_in_order(Instant deadline) {
+  if (host == nullptr) phase = Phase::stopping;  // start() came no further
+  if (phase == Phase::running) {
+    TL_TRY(come_to_rest(deadline));
+    keep_last_words();
+    phase = Phase::destroying;
+  }
+  if (phase == Phase::destroying) {
+    TL_TRY(Closing(*group, *host, shards, deadline).on_each([](Shard& shard, Reactor&) { shard.destroy(); }));
+    phase = Phase::stopping;
+  }
+  // From its first call on the group takes no jobs, even if a fiber then keeps it from stopping.
+  return group->stop(std::max(seconds(1), until(deadline)));
+}
+
+/// Ends the calls, the fibers that spawn_on() started, and the links.
+Status Engine::Impl::come_to_rest(Instant deadline) {
   const Instant start = SystemClock().now();
   const auto after = [&](std::int64_t quarters) {
     return start + Duration{(deadline - start).ns / 4 * quarters};
   };
   Closing steps(*group, *host, shards, deadline);
-  {
-    const std::lock_guard lock(last_words);
-    final_stats = gather();
-  }
+  keep_last_words();
   host->pool().shut();
   TL_TRY(steps.on_each([](Shard& shard, Reactor&) { shard.shut(); }));
   if (control) control->stop();
@@ -206,12 +219,12 @@ Status Engine::Impl::close_in_order(Instant deadline) {
       return Error(ReactorErrc::deadline_exceeded, "calls or fibers of the engine do not end; close() again");
     }
   }
-  {
-    const std::lock_guard lock(last_words);
-    final_stats = gather();
-  }
-  TL_TRY(steps.on_each([](Shard& shard, Reactor&) { shard.destroy(); }));
-  return group->stop(std::max(seconds(1), until(deadline)));
+  return {};
+}
+
+void Engine::Impl::keep_last_words() {
+  const std::lock_guard lock(last_words);
+  final_stats = gather();
 }
 
 // ---- what it counts ---------------------------------------------------------------------------------

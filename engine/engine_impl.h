@@ -1,6 +1,7 @@
 /// The inside of an Engine: engine.cc opens and closes it, engine_calls.cc sends the calls on their way.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -24,6 +25,8 @@ struct Engine::Impl {
   Status start_shards();
   Status close(Duration timeout);
   Status close_in_order(Instant deadline);
+  Status come_to_rest(Instant deadline);
+  void keep_last_words();
   [[nodiscard]] EngineStats gather() const;
 
   // engine_calls.cc
@@ -47,8 +50,15 @@ struct Engine::Impl {
   std::vector<std::unique_ptr<Shard>> shards;
   std::unique_ptr<Control> control;
 
-  std::mutex closing;   ///< one close() at a time
-  bool closed = false;  ///< under `closing`
+  /// How far close() has come. It never goes back: what a step has ended, the next close() leaves alone.
+  enum class Phase : std::uint8_t {
+    running,     ///< or coming to rest
+    destroying,  ///< shards may have ended, none is at work
+    stopping,    ///< all have, the reactors remain
+    closed,
+  };
+  std::mutex closing;            ///< one close() at a time
+  Phase phase = Phase::running;  ///< under `closing`
   mutable std::mutex last_words;
   EngineStats final_stats;  ///< under `last_words`: what stats() says once the gate is shut
 };

@@ -66,6 +66,7 @@ void Shard::close_links(const std::string& reason) {
 }
 
 void Shard::destroy() {
+  if (table_ == nullptr) return;
   reactor_.remove_source(*this);
   assembly_ = {};
   primary_.reset();

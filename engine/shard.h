@@ -98,7 +98,7 @@ class Shard final : private Applier, private PollSource {
   [[nodiscard]] bool quiet() const;
   /// Says goodbye to the peers; every waiter gets its error.
   void close_links(const std::string& reason);
-  /// Gives everything back. The shard is quiet.
+  /// Gives everything back. The shard is quiet. Idempotent.
   void destroy();
 
   /// Any thread, until destroy().

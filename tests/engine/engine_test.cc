@@ -373,6 +373,36 @@ TEST_CASE("close waits for fibers of the user, and cancels those that do not end
   CHECK(cancelled);
 }
 
+TEST_CASE("close may be called again and again while a fiber ignores its cancellation") {
+  for (const bool counted : {true, false}) {
+    CAPTURE(counted);
+    const auto engine = open(small_options(2));
+    REQUIRE(engine->put("key", "value").has_value());
+    std::atomic<bool> started{false};
+    std::atomic<bool> released{false};
+    std::atomic<bool> ended{false};
+    const auto stubborn = [&] {
+      started = true;
+      while (!released) static_cast<void>(this_fiber::yield());
+      ended = true;
+    };
+    if (counted) {
+      REQUIRE(engine->spawn_on({1}, stubborn).has_value());
+    } else {
+      in_fiber(*engine, {1}, [&] { REQUIRE(engine->reactor({1}).spawn_detached("stubborn", stubborn)); });
+    }
+    CHECK(eventually([&] { return started.load(); }));
+    for (int i = 0; i < 2; ++i) {
+      CHECK(engine->close(milliseconds(400)).error() == ReactorErrc::deadline_exceeded);
+      CHECK(engine->put("key", "value").error() == EngineErrc::closed);
+      CHECK(engine->stats().shards.size() == 2);
+    }
+    released = true;
+    CHECK(engine->close(kPatience).has_value());
+    CHECK(ended);
+  }
+}
+
 TEST_CASE("every accepted spawn runs, also with fewer stacks than bodies") {
   Options options = small_options();
   options.max_fibers = 16;

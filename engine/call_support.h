@@ -32,7 +32,7 @@ auto without_exceptions(F&& body) -> decltype(body()) {
   try {
     return body();
   } catch (const std::bad_alloc&) {
-    return Error(EngineErrc::out_of_memory, "no memory for a copy of the key or value");
+    return EngineErrc::out_of_memory;  // without a text of its own, for which there may be no memory either
   }
 }
 

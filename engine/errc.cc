@@ -19,7 +19,7 @@ class Category final : public std::error_category {
       case EngineErrc::read_only:
         return "this node is a replica; write to the primary";
       case EngineErrc::out_of_memory:
-        return "the shard's memory is used up; nothing was written";
+        return "the shard's memory limit or the machine's memory is used up";
       case EngineErrc::closed:
         return "the engine is closed";
       case EngineErrc::bad_option:

@@ -10,7 +10,7 @@ enum class EngineErrc {
   key_size,         ///< keys have 1 to 65,536 bytes
   value_too_large,  ///< beyond Options::value_bytes_max
   read_only,        ///< writes go to the primary; this node is a replica
-  out_of_memory,    ///< the shard's memory limit or the machine's memory is used up; nothing was written
+  out_of_memory,    ///< the shard's memory limit or the machine's memory is used up
   closed,           ///< the engine is closing
   bad_option,       ///< the detail names the option, its value and its range
   wrong_shard,      ///< a call for another shard's core, or a receipt of another shard

@@ -64,7 +64,7 @@ void fiber_completed(Call& call) {
 }  // namespace
 
 Ticket::~Ticket() {
-  if (call_ == nullptr) return;
+  if (call_ == nullptr || (launched_ && abandon())) return;
   if (call_->pool != nullptr) {
     call_->pool->give_back(*call_);
   } else {
@@ -72,16 +72,27 @@ Ticket::~Ticket() {
   }
 }
 
+/// Whoever completes it gives it back. False if it was completed already.
+bool Ticket::abandon() {
+  Call& call = *call_;
+  if (call.pool == nullptr) return call.abandoned = !call.finished;
+  const std::lock_guard lock(call.mutex);
+  return call.abandoned = !call.finished;
+}
+
 Status Ticket::launch() {
   Call& call = *call_;
   if (call.pool != nullptr) {
     call.completed = &host_completed;
     call.run = &start_task;
-    return call.group->submit(call.shard->core(), call);
+    TL_TRY(call.group->submit(call.shard->core(), call));
+  } else {
+    call.completed = &fiber_completed;
+    const auto request = [message = &call](Reactor&) { message->shard->start(*message); };
+    TL_TRY(Reactor::current()->mailbox()->post(call.shard->core(), request, call.deadline));
   }
-  call.completed = &fiber_completed;
-  const auto request = [message = &call](Reactor&) { message->shard->start(*message); };
-  return Reactor::current()->mailbox()->post(call.shard->core(), request, call.deadline);
+  launched_ = true;
+  return {};
 }
 
 Status Ticket::await() { return call_->pool != nullptr ? await_on_host() : await_in_fiber(); }

@@ -16,11 +16,11 @@
 
 namespace tidelock {
 
-/// The right to a call's slot. Gives it back when dropped, unless the call was abandoned or sent away.
+/// The right to a call's slot. Gives it back when dropped; a call that is still under way then is abandoned.
 class Ticket {
  public:
   explicit Ticket(Call& call) : call_(&call) {}
-  Ticket(Ticket&& other) noexcept : call_(std::exchange(other.call_, nullptr)) {}
+  Ticket(Ticket&& other) noexcept : call_(std::exchange(other.call_, nullptr)), launched_(other.launched_) {}
   Ticket& operator=(Ticket&&) = delete;
   ~Ticket();
 
@@ -41,7 +41,9 @@ class Ticket {
  private:
   Status await_on_host();
   Status await_in_fiber();
+  [[nodiscard]] bool abandon();
   Call* call_;
+  bool launched_ = false;  ///< from then on the owner core uses the call until it has completed it
 };
 
 class Host {

@@ -105,4 +105,42 @@ TEST_CASE("replicated puts of a host thread allocate nothing, waiting or pipelin
   CHECK(pipelined == 0);
 }
 
+TEST_CASE("a batch that runs out of memory under way leaves nothing behind that another call would get") {
+  const auto engine = open(small_options(2));
+  const std::string here = key_on(*engine, {0});
+  const std::string there = key_on(*engine, {1});
+  int failed = 0;
+  for (std::uint64_t allowed = 0;; ++allowed) {
+    CAPTURE(allowed);
+    WriteBatch batch;
+    batch.put(here, std::string(1000, 'v'));
+    batch.put(there, std::string(1000, 'v'));
+    {
+      // The first shard has not looked at its share when memory fails for the second one's.
+      Standstill standstill(*engine, {0});
+      Result<std::vector<Receipt>> written = EngineErrc::busy;
+      {
+        const HeapLimit limit(allowed);
+        written = engine->write(batch, {AckLevel::local, Duration{0}});
+      }
+      REQUIRE(!written.has_value());
+      if (!(written.error() == EngineErrc::out_of_memory)) break;
+    }
+    ++failed;
+    for (const std::string& key : {here, there}) {
+      const auto first = engine->put(key, "one");
+      const auto second = engine->put(key, "two");
+      REQUIRE((first && second));
+      CHECK(second->lsn == first->lsn.next());
+      std::string value;
+      const auto read = engine->get(key, value);
+      REQUIRE(read.has_value());
+      CHECK(*read == second->lsn);
+      CHECK(value == "two");
+    }
+  }
+  CHECK(failed > 5);
+  CHECK(engine->close(kPatience).has_value());
+}
+
 TEST_SUITE_END();

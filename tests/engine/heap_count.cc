@@ -8,17 +8,27 @@
 
 namespace {
 
+constexpr std::uint64_t kUnlimited = ~0ULL;
+
 std::atomic<std::uint64_t> count{0};
+thread_local std::uint64_t allowed_left = kUnlimited;
+
+void count_one() {
+  count.fetch_add(1, std::memory_order_relaxed);
+  if (allowed_left == kUnlimited) return;
+  if (allowed_left == 0) throw std::bad_alloc();
+  --allowed_left;
+}
 
 }  // namespace
 
 void* operator new(std::size_t bytes) {
-  count.fetch_add(1, std::memory_order_relaxed);
+  count_one();
   if (void* memory = std::malloc(bytes != 0 ? bytes : 1)) return memory;
   std::abort();
 }
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  count.fetch_add(1, std::memory_order_relaxed);
+  count_one();
   void* memory = nullptr;
   const auto align = static_cast<std::size_t>(alignment);
   if (::posix_memalign(&memory, align < sizeof(void*) ? sizeof(void*) : align, bytes) == 0) return memory;
@@ -30,6 +40,9 @@ void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory
 void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 
 namespace tidelock::test {
+
+HeapLimit::HeapLimit(std::uint64_t allowed) { allowed_left = allowed; }
+HeapLimit::~HeapLimit() { allowed_left = kUnlimited; }
 
 std::uint64_t heap_allocations() { return count.load(std::memory_order_relaxed); }
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include <sys/socket.h>
 
@@ -63,6 +64,7 @@ Status ShmRingLink::check_peer_words(std::uint64_t produced, std::uint64_t consu
       return Error(ReplicationErrc::malformed, "the peer claims to have consumed what was never produced");
     }
     consumed_seen_ = consumed;
+    room_came_ = room_came_ || wants_room_;
     wants_room_ = false;
   }
   if (!advances(control_produced, control_seen_, control_consumed_published_ + memory_.control_slots()) ||
@@ -102,7 +104,9 @@ Status ShmRingLink::publish(const FrameHeader& header, std::span<const Bytes> ra
   const std::uint64_t batch_bytes = align_up(kFrameHeaderBytes + payload_bytes, kShmBatchAlignment);
   const std::uint64_t tail_bytes = memory_.ring_bytes() - (written_ & ring_mask_);
   const std::uint64_t skipped_bytes = batch_bytes > tail_bytes ? tail_bytes : 0;
-  if (!room_for(skipped_bytes + batch_bytes)) {
+  const bool room = room_for(skipped_bytes + batch_bytes);
+  room_came_ = false;  // the publisher learns here what poll() would have told it
+  if (!room) {
     if (closed_ || gone_) return closed_error();
     wants_room_ = true;
     bump(counters_.full);
@@ -250,11 +254,10 @@ Result<ControlFrame> ShmRingLink::receive_control() {
 std::uint32_t ShmRingLink::poll(std::uint32_t) {
   if (closed_) return std::exchange(close_reported_, true) ? 0 : 1;
   if (last_heard_ == Instant{}) heard();
-  const bool wanted_room = wants_room_;
   look();
   if (gone_ && drained()) shut(gone_reason_);
   if (closed_) return std::exchange(close_reported_, true) ? 0 : 1;
-  return wanted_room && !wants_room_ ? 1 : 0;
+  return std::exchange(room_came_, false) ? 1 : 0;
 }
 
 /// Publishes all that this turn has written and released, then looks once whether the peer sleeps.
@@ -315,7 +318,8 @@ void ShmRingLink::wake_peer(bool frames) {
 
 bool ShmRingLink::has_work() const {
   if (closed_) return !close_reported_;
-  if (gone_ || wake_owed_ || read_ != produced_seen_ || control_read_ != control_seen_) return true;
+  if (gone_ || wake_owed_ || room_came_ || read_ != produced_seen_ || control_read_ != control_seen_)
+    return true;
   const auto relaxed = std::memory_order_relaxed;
   if (peers_.control_produced.load(relaxed) != control_seen_ || peers_.closed.load(relaxed) != 0) return true;
   if (role_ == NodeRole::replica) {

@@ -384,6 +384,38 @@ TEST_CASE("replication/shm: a refused publisher arms for credit") {
   CHECK(victim.publish(header, ranges));
 }
 
+TEST_CASE("replication/shm: credit that a control frame's search for room finds is still told") {
+  Hostile hostile = make_hostile(NodeRole::primary);
+  auto& victim = *hostile.victim;
+  const std::vector<std::byte> payload(victim.batch_bytes_max());
+  const std::array<Bytes, 1> ranges{Bytes(payload)};
+  const FrameHeader header = forged_header(1, 0);
+  ControlFrame frame;
+  frame.history = kContext.history;
+  frame.shard = kContext.shard;
+  // 1. Ring and lane are full, one frame waits. Expect: the publisher is refused, nothing to do.
+  for (int i = 0; i < 4; ++i) REQUIRE(victim.publish(header, ranges));
+  REQUIRE(victim.publish(header, ranges).error() == ReplicationErrc::link_full);
+  for (int i = 0; i < 4; ++i) REQUIRE(victim.send_control(frame));
+  victim.flush();
+  REQUIRE_FALSE(victim.has_work());
+  hostile.memory.replica().consumed.store(hostile.memory.ring_bytes() / 4);
+  // 2. Credit comes, and the search for a place in the lane sees it. Expect: the loop must not sleep.
+  SUBCASE("as the frame is sent") { REQUIRE(victim.send_control(frame)); }
+  SUBCASE("as the frame waits") {
+    REQUIRE(victim.send_control(frame));
+    victim.flush();
+  }
+  victim.arm();
+  CHECK(victim.has_work());
+  victim.disarm();
+  // 3. Expect: told once.
+  CHECK(victim.poll(64) == 1);
+  CHECK_FALSE(victim.has_work());
+  CHECK(victim.poll(64) == 0);
+  CHECK(victim.publish(header, ranges));
+}
+
 TEST_CASE("replication/shm: random words and bytes from a peer never do worse than close the link") {
   Random random(17);
   const int rounds = kSanitized ? 300 : 1000;

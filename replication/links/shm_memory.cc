@@ -106,9 +106,11 @@ Result<ShmMemory> ShmMemory::map_peers(int fd, std::uint64_t ring_bytes) {
     return malformed("its size of " + std::to_string(total) + " bytes is out of range");
   }
 
-  TL_TRY(auto memory, map(fd, total));
+  // This copy is what counts: the peer may go on writing to the original.
   ShmHeader header;
-  std::memcpy(&header, memory.base_, sizeof header);
+  if (::pread(fd, &header, sizeof header, 0) != static_cast<ssize_t>(sizeof header)) {
+    return malformed("its header cannot be read");
+  }
   if (header.magic != kShmMagic) return malformed("it does not start with our magic");
   if (header.layout_version != kShmLayoutVersion) {
     return Error(ReplicationErrc::bad_version, "the peer's shared memory has layout version " +
@@ -127,6 +129,8 @@ Result<ShmMemory> ShmMemory::map_peers(int fd, std::uint64_t ring_bytes) {
     return malformed("it has " + std::to_string(total) + " bytes where its header needs " +
                      std::to_string(expected));
   }
+  // Last: mapping fills in every page, up to the largest ring if the peer were believed too early.
+  TL_TRY(auto memory, map(fd, total));
   memory.options_ = options;
   return memory;
 }

@@ -85,8 +85,8 @@ class ShmMemory {
   static Result<UniqueFd> create(const ShmOptions& options);
   /// Maps what create() made in this process.
   static Result<ShmMemory> map_own(int fd, const ShmOptions& options);
-  /// Checks seals and size before it maps what a peer made, so that the peer cannot take pages away under us
-  /// (SIGBUS), then the header against what its hello said.
+  /// Maps what a peer made, after it has checked the seals, so that the peer cannot take pages away under us
+  /// (SIGBUS), and size, header and hello against each other.
   /// Errors:   malformed names what is wrong
   static Result<ShmMemory> map_peers(int fd, std::uint64_t ring_bytes);
 

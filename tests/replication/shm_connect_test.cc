@@ -492,3 +492,21 @@ TEST_CASE("replication/shm: what a primary hands over is sealed and no larger th
 }
 
 }  // namespace tidelock::testing
+TEST_CASE("replication/shm: no page is filled in for a primary whose sizes contradict each other") {
+  constexpr std::uint64_t kLargeRing = 64 << 20;
+  constexpr std::uint64_t kLargeTotal = shm_total_bytes(kLargeRing, 4);
+  std::uint64_t said = kLargeRing;
+  ShmHeader header{kShmMagic, kShmLayoutVersion, 4, kLargeRing, kLargeTotal};
+  SUBCASE("the hello says less") { said = kForgedRing; }
+  SUBCASE("hello and header say less than there is") {
+    said = kForgedRing;
+    header = kHonest;
+  }
+  SUBCASE("another magic") { header.magic ^= 1; }
+  const UniqueFd given = memfd_with(header, kLargeTotal);
+  CHECK(ShmMemory::map_peers(given.get(), said).error() == ReplicationErrc::malformed);
+  struct stat status {};
+  REQUIRE(::fstat(given.get(), &status) == 0);
+  CHECK(status.st_blocks * 512 <= 4096);
+}
+

@@ -167,8 +167,10 @@ Status UnixListener::wait_for_peers(Instant deadline) {
   return Error::from_errno(errno, "poll on a listening socket");
 }
 
+/// At most kSilentMax at a time, the ones turned away included: whoever connects without end must not keep
+/// accept() from its deadline and from the peers that wait.
 Status UnixListener::take_connections() {
-  while (silent_.size() < kSilentMax) {
+  for (std::size_t i = 0; i < kSilentMax && silent_.size() < kSilentMax; ++i) {
     UniqueFd peer(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!peer.valid()) {
       const int code = errno;

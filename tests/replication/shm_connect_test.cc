@@ -383,6 +383,54 @@ TEST_CASE("replication/shm: another user's process is turned away") {
   CHECK(WEXITSTATUS(status) == 0);
 }
 
+TEST_CASE("replication/shm: another user's crowd does not keep accept from its deadline") {
+  if (::geteuid() != 0) {
+    MESSAGE("skipped: needs root to become another user");
+    return;
+  }
+  constexpr int kCrowd = 64;  // fits the backlog
+  constexpr int kAtATime = 16;
+  const std::string name = "@tidelock-crowd-test-" + std::to_string(::getpid());
+  auto listener = listen_at(name);
+  std::array<int, 2> ends{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0);
+  const UniqueFd ours(ends[0]);
+  UniqueFd childs(ends[1]);
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    // Connects the crowd, says so, is told that accept() is over, and exits with how many were turned away.
+    const auto address = unix_address(name);
+    std::array<int, kCrowd> crowd{};
+    bool connected = address.has_value() && ::setuid(65'534) == 0;
+    for (int& fd : crowd) {
+      fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+      connected = connected && ::connect(fd, address->get(), address->bytes) == 0;
+    }
+    std::byte told{1};
+    if (!connected || ::send(childs.get(), &told, 1, 0) != 1 || ::recv(childs.get(), &told, 1, 0) != 1) {
+      ::_exit(255);
+    }
+    int turned_away = 0;
+    for (const int fd : crowd) {
+      pollfd entry{fd, POLLIN, 0};
+      if (::poll(&entry, 1, 0) == 1) ++turned_away;
+    }
+    ::_exit(turned_away);
+  }
+  childs.reset();
+  REQUIRE(wait_ready(ours.get(), POLLIN, control_now() + kPatience));
+  std::byte word{};
+  REQUIRE(::recv(ours.get(), &word, 1, 0) == 1);
+  CHECK(listener->accept(Duration{0}).error() == ReactorErrc::deadline_exceeded);
+  REQUIRE(::send(ours.get(), &word, 1, MSG_NOSIGNAL) == 1);
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) > 0);
+  CHECK(WEXITSTATUS(status) <= kAtATime);
+}
+
 // ---- primaries that break the rules ---------------------------------------------------------------------
 
 namespace {

@@ -530,16 +530,6 @@ TEST_CASE("replication/shm: a primary that hands over something else is left") {
   CHECK_MESSAGE(result.error() == expected, result.error().message());
 }
 
-TEST_CASE("replication/shm: what a primary hands over is sealed and no larger than it says") {
-  auto shared = ShmMemory::create({kForgedRing, 4});
-  REQUIRE(shared);
-  CHECK(::ftruncate(shared->get(), 0) != 0);
-  CHECK(::ftruncate(shared->get(), 1 << 30) != 0);
-  CHECK(::fcntl(shared->get(), F_ADD_SEALS, F_SEAL_WRITE) != 0);
-  CHECK(ShmMemory::map_peers(shared->get(), kForgedRing).has_value());
-}
-
-}  // namespace tidelock::testing
 TEST_CASE("replication/shm: no page is filled in for a primary whose sizes contradict each other") {
   constexpr std::uint64_t kLargeRing = 64 << 20;
   constexpr std::uint64_t kLargeTotal = shm_total_bytes(kLargeRing, 4);
@@ -558,3 +548,13 @@ TEST_CASE("replication/shm: no page is filled in for a primary whose sizes contr
   CHECK(status.st_blocks * 512 <= 4096);
 }
 
+TEST_CASE("replication/shm: what a primary hands over is sealed and no larger than it says") {
+  auto shared = ShmMemory::create({kForgedRing, 4});
+  REQUIRE(shared);
+  CHECK(::ftruncate(shared->get(), 0) != 0);
+  CHECK(::ftruncate(shared->get(), 1 << 30) != 0);
+  CHECK(::fcntl(shared->get(), F_ADD_SEALS, F_SEAL_WRITE) != 0);
+  CHECK(ShmMemory::map_peers(shared->get(), kForgedRing).has_value());
+}
+
+}  // namespace tidelock::testing

@@ -54,7 +54,7 @@ struct Call final : HostTask, AckWaiter {
   std::string key;
   std::string value;             ///< in: put. Out: get; scan's page
   std::vector<BatchItem> items;  ///< they point into `value`
-  Epoch epoch{};
+  Receipt after{};               ///< get, wait: the write that is waited for, as far as it is known
   ScanCursor cursor{};
   std::size_t keys_max = 0;
 

@@ -31,9 +31,10 @@ namespace tidelock {
 
 class Reactor;
 
-/// Where a write stands. A replica that has applied `lsn` of the same epoch's history shows it.
+/// Where a write stands. A replica that has applied `lsn` of the same history shows it.
 struct Receipt {
   ShardId shard{};
+  HistoryId history{};
   Epoch epoch{};
   Lsn lsn{};
   friend bool operator==(const Receipt&, const Receipt&) = default;
@@ -47,9 +48,16 @@ struct WriteOptions {
 struct ReadOptions {
   /// At a replica: wait until this LSN of the key's shard is visible (a receipt's). 0: whatever is there.
   Lsn min_lsn{};
-  /// The receipt's epoch; checked only with min_lsn. {}: not checked.
+  /// The receipt's, since LSNs of different histories do not compare; checked only with min_lsn. A primary
+  /// that is opened again starts a new history, with the same epoch. {}: not checked.
+  HistoryId history{};
   Epoch epoch{};
   Duration timeout = seconds(5);
+
+  /// At least what `receipt` stands for, and from the same history. For keys of the receipt's shard.
+  [[nodiscard]] static ReadOptions after(const Receipt& receipt, Duration timeout = seconds(5)) {
+    return {receipt.lsn, receipt.history, receipt.epoch, timeout};
+  }
 };
 
 /// Puts and erases that leave together: those of one shard have consecutive LSNs, become visible in one turn
@@ -117,6 +125,7 @@ class Engine {
   /// Errors:   too_large: see WriteBatch; else as put, except that out_of_memory says how many were written
   Result<std::vector<Receipt>> write(const WriteBatch& batch, const WriteOptions& options);
   /// Waits for an earlier write (made with AckLevel::local) to reach a level.
+  /// Errors:   history_lost: it was written in another history or epoch (each checked unless {}); as put
   Status wait(const Receipt& receipt, AckLevel level, Duration timeout);
 
   /// Copies the value into `value` (its capacity is reused) and returns the LSN of the write that made it.

@@ -89,12 +89,11 @@ Status Engine::wait(const Receipt& receipt, AckLevel level, Duration timeout) {
   TL_TRY(Reactor * caller, impl_->host->caller());
   const Instant deadline = deadline_of(caller, timeout);
   Shard& shard = *impl_->shards[receipt.shard.value];
-  if (caller == &shard.reactor()) return shard.wait(receipt.lsn, receipt.epoch, level, deadline);
+  if (caller == &shard.reactor()) return shard.wait(receipt, level, deadline);
   TL_TRY(Ticket call, impl_->host->take(caller, deadline));
   call->kind = CallKind::wait;
   call->shard = &shard;
-  call->lsn = receipt.lsn;
-  call->epoch = receipt.epoch;
+  call->after = receipt;
   call->level = level;
   TL_TRY(call.launch());
   if (const Status answered = call.await(); !answered) return write_error(answered.error());
@@ -110,15 +109,15 @@ Result<Lsn> Engine::get(std::string_view key, std::string& value, const ReadOpti
     const Instant deadline = deadline_of(caller, options.timeout);
     const std::uint64_t hash = impl_->hash(key);
     Shard& shard = impl_->owner(hash);
+    const Receipt after{shard.id(), options.history, options.epoch, options.min_lsn};
     if (caller == &shard.reactor()) {
-      return shard.get(hash, as_bytes(key), value, options.min_lsn, options.epoch, deadline);
+      return shard.get(hash, as_bytes(key), value, after, deadline);
     }
     TL_TRY(Ticket call, impl_->host->take(caller, deadline));
     call->kind = CallKind::get;
     call->shard = &shard;
     call->hash = hash;
-    call->lsn = options.min_lsn;
-    call->epoch = options.epoch;
+    call->after = after;
     call->key.assign(key);
     call->value.swap(value);  // its capacity serves for the answer
     TL_TRY(call.launch());
@@ -131,7 +130,7 @@ Result<Lsn> Engine::get(std::string_view key, std::string& value, const ReadOpti
 }
 
 Result<Lsn> Engine::get(std::string_view key, std::string& value) {
-  return get(key, value, ReadOptions{{}, {}, impl_->options.read_timeout});
+  return get(key, value, ReadOptions{{}, {}, {}, impl_->options.read_timeout});
 }
 
 Status Engine::scan(ShardId shard_id, ScanCursor& cursor, std::size_t keys_max, const Visitor& visitor,

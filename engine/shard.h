@@ -62,9 +62,8 @@ class Shard final : private Applier, private PollSource {
   Result<Receipt> write(const BatchItem& item, AckLevel ack, Instant deadline);
   /// The items become visible in one turn.
   Result<Receipt> write_all(std::span<const BatchItem> items, AckLevel ack, Instant deadline);
-  Status wait(Lsn lsn, Epoch epoch, AckLevel level, Instant deadline);
-  Result<Lsn> get(std::uint64_t hash, Bytes key, std::string& value, Lsn min_lsn, Epoch epoch,
-                  Instant deadline);
+  Status wait(const Receipt& receipt, AckLevel level, Instant deadline);
+  Result<Lsn> get(std::uint64_t hash, Bytes key, std::string& value, const Receipt& after, Instant deadline);
   Result<std::pair<Digest, Lsn>> digest(Instant deadline);
   Status scan(ScanCursor& cursor, std::size_t keys_max, const Engine::Visitor& visitor);
 
@@ -146,10 +145,10 @@ class Shard final : private Applier, private PollSource {
   [[nodiscard]] bool may_append() const { return !held_ && !primary_->fragmenting(); }
   void stand(const BatchItem& item, Lsn lsn);
   void wrote(Lsn lsn);
-  [[nodiscard]] Receipt receipt(Lsn lsn) const { return {config_.id, config_.epoch, lsn}; }
+  [[nodiscard]] Receipt receipt(Lsn lsn) const { return {config_.id, config_.history, config_.epoch, lsn}; }
 
-  Status await_visible(Lsn min_lsn, Epoch epoch, Instant deadline);
-  Status check_receipt(Lsn lsn, Epoch epoch) const;
+  Status await_visible(const Receipt& after, Instant deadline);
+  Status check_receipt(const Receipt& receipt) const;
   Status copy_large(std::uint64_t hash, Bytes key, std::string& value);
   Status digest_pass(Digest& digest, Instant deadline);
 

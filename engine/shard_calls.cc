@@ -116,20 +116,20 @@ void Shard::level_reached(AckWaiter& waiter, Status status) {
 
 void Shard::start_wait(Call& call) {
   Status status = writable(AckLevel::local);
-  if (status) status = check_receipt(call.lsn, call.epoch);
+  if (status) status = check_receipt(call.after);
   if (!status) return finish(call, std::move(status));
-  await_level(call, call.lsn);
+  await_level(call, call.after.lsn);
 }
 
 // ---- reads ------------------------------------------------------------------------------------------
 
 void Shard::start_read(Call& call) {
-  const bool visible = call.lsn == Lsn{} || primary_ || replica_->applied_lsn() >= call.lsn;
+  const bool visible = call.after.lsn == Lsn{} || primary_ || replica_->applied_lsn() >= call.after.lsn;
   Table::Found found;
   const bool direct =
       visible && (!table_->find(call.hash, as_bytes(call.key), found) || found.value.size() <= kCopyBytes);
   const auto read = [this, &call] {
-    auto lsn = get(call.hash, as_bytes(call.key), call.value, call.lsn, call.epoch, call.deadline);
+    auto lsn = get(call.hash, as_bytes(call.key), call.value, call.after, call.deadline);
     if (lsn) call.receipt.lsn = *lsn;
     finish(call, lsn ? Status{} : Status(lsn.error()));
   };

@@ -27,35 +27,42 @@ Status without_exceptions(F&& change) {
   }
 }
 
+Error foreign(const char* what, const std::string& theirs, const std::string& ours) {
+  return Error(EngineErrc::history_lost,
+               std::string("the receipt is of ") + what + " " + theirs + ", this node follows " + ours);
+}
+
+std::string to_text(Epoch epoch) { return std::to_string(epoch.counter) + "/" + std::to_string(epoch.node); }
+
 }  // namespace
 
-Status Shard::check_receipt(Lsn lsn, Epoch epoch) const {
-  if (epoch != Epoch{} && epoch != config_.epoch) {
-    return Error(EngineErrc::history_lost, "the receipt is of epoch " + std::to_string(epoch.counter) + "/" +
-                                               std::to_string(epoch.node) + ", this node follows " +
-                                               std::to_string(config_.epoch.counter) + "/" +
-                                               std::to_string(config_.epoch.node));
+Status Shard::check_receipt(const Receipt& receipt) const {
+  if (receipt.history != HistoryId{} && receipt.history != config_.history) {
+    return foreign("history", std::to_string(receipt.history.value), std::to_string(config_.history.value));
   }
-  if (primary_ && lsn > primary_->last_lsn()) {
-    return Error(EngineErrc::history_lost, "the receipt's LSN is " + std::to_string(lsn.value) +
+  if (receipt.epoch != Epoch{} && receipt.epoch != config_.epoch) {
+    return foreign("epoch", to_text(receipt.epoch), to_text(config_.epoch));
+  }
+  if (primary_ && receipt.lsn > primary_->last_lsn()) {
+    return Error(EngineErrc::history_lost, "the receipt's LSN is " + std::to_string(receipt.lsn.value) +
                                                ", the primary's last is " +
                                                std::to_string(primary_->last_lsn().value));
   }
   return {};
 }
 
-Status Shard::await_visible(Lsn min_lsn, Epoch epoch, Instant deadline) {
-  if (min_lsn == Lsn{}) return {};
-  TL_TRY(check_receipt(min_lsn, epoch));
-  if (primary_ || replica_->applied_lsn() >= min_lsn) return {};
-  return replica_->wait_applied(min_lsn, deadline);
+Status Shard::await_visible(const Receipt& after, Instant deadline) {
+  if (after.lsn == Lsn{}) return {};
+  TL_TRY(check_receipt(after));
+  if (primary_ || replica_->applied_lsn() >= after.lsn) return {};
+  return replica_->wait_applied(after.lsn, deadline);
 }
 
-Result<Lsn> Shard::get(std::uint64_t hash, Bytes key, std::string& value, Lsn min_lsn, Epoch epoch,
+Result<Lsn> Shard::get(std::uint64_t hash, Bytes key, std::string& value, const Receipt& after,
                        Instant deadline) {
   if (shut_) return EngineErrc::closed;
   const Inside inside(inside_);
-  TL_TRY(await_visible(min_lsn, epoch, deadline));
+  TL_TRY(await_visible(after, deadline));
   bump(counters_.gets);
   Table::Found found;
   if (!table_->find(hash, key, found)) return EngineErrc::not_found;

@@ -47,11 +47,11 @@ Result<Receipt> Shard::write_all(std::span<const BatchItem> items, AckLevel ack,
   return receipt(lsn);
 }
 
-Status Shard::wait(Lsn lsn, Epoch epoch, AckLevel level, Instant deadline) {
+Status Shard::wait(const Receipt& receipt, AckLevel level, Instant deadline) {
   TL_TRY(writable(AckLevel::local));
-  TL_TRY(check_receipt(lsn, epoch));
+  TL_TRY(check_receipt(receipt));
   const Inside inside(inside_);
-  return level == AckLevel::local ? Status{} : primary_->wait(lsn, level, deadline);
+  return level == AckLevel::local ? Status{} : primary_->wait(receipt.lsn, level, deadline);
 }
 
 // ---- in one turn ------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ int main() {
   if (!receipt) return std::fprintf(stderr, "put: %s\n", receipt.error().message().c_str()), 1;
 
   std::string value;
-  const auto lsn = (*engine)->get("greeting", value);
+  const auto lsn = (*engine)->get("greeting", value, tidelock::ReadOptions::after(*receipt));
   if (!lsn) return std::fprintf(stderr, "get: %s\n", lsn.error().message().c_str()), 1;
   std::printf("%s (LSN %llu)\n", value.c_str(), static_cast<unsigned long long>(lsn->value));
 

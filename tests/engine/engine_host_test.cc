@@ -161,7 +161,7 @@ TEST_CASE("a caller whose core does not answer leaves by its deadline, and nothi
   {
     std::string value = "what the caller had";
     const std::string key = "short-lived";
-    CHECK(engine->get(key, value, {{}, {}, milliseconds(20)}).error() == ReactorErrc::deadline_exceeded);
+    CHECK(engine->get(key, value, {{}, {}, {}, milliseconds(20)}).error() == ReactorErrc::deadline_exceeded);
     CHECK(engine->put(key, std::string(10'000, 'v'), {AckLevel::local, milliseconds(20)}).error() ==
           ReplicationErrc::outcome_unknown);
   }

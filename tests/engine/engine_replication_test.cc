@@ -75,7 +75,7 @@ TEST_CASE("a read with min_lsn waits until the receipt's write is visible") {
     for (int i = 0; i < kMany; ++i) {
       const auto receipt = pair.primary->put("key", std::to_string(i), {ack, kPatience});
       REQUIRE(receipt.has_value());
-      const auto lsn = pair.replica->get("key", value, {receipt->lsn, receipt->epoch, kPatience});
+      const auto lsn = pair.replica->get("key", value, ReadOptions::after(*receipt, kPatience));
       REQUIRE(lsn.has_value());
       CHECK(*lsn >= receipt->lsn);
       CHECK(value == std::to_string(i));
@@ -83,7 +83,7 @@ TEST_CASE("a read with min_lsn waits until the receipt's write is visible") {
   }
   in_fiber(*pair.replica, {0}, [&] {
     const Lsn last = pair.replica->visible_lsn({0});
-    CHECK(pair.replica->get("key", value, {last, {}, kPatience}).has_value());
+    CHECK(pair.replica->get("key", value, {last, {}, {}, kPatience}).has_value());
   });
 }
 
@@ -93,16 +93,61 @@ TEST_CASE("a read of what never comes ends at its deadline, one of another epoch
   const auto receipt = pair.primary->put("key", "value", {AckLevel::applied, kPatience});
   REQUIRE(receipt.has_value());
   const Lsn future{receipt->lsn.value + 1000};
-  CHECK(pair.replica->get("key", value, {future, {}, milliseconds(30)}).error() ==
+  CHECK(pair.replica->get("key", value, {future, {}, {}, milliseconds(30)}).error() ==
         ReactorErrc::deadline_exceeded);
   in_fiber(*pair.replica, {0}, [&] {
-    CHECK(pair.replica->get("key", value, {future, {}, milliseconds(30)}).error() ==
+    CHECK(pair.replica->get("key", value, {future, {}, {}, milliseconds(30)}).error() ==
           ReactorErrc::deadline_exceeded);
   });
-  CHECK(pair.replica->get("key", value, {receipt->lsn, {7, 7}, kPatience}).error() ==
+  CHECK(pair.replica->get("key", value, {receipt->lsn, {}, {7, 7}, kPatience}).error() ==
         EngineErrc::history_lost);
-  CHECK(pair.primary->get("key", value, {future, {}, kPatience}).error() == EngineErrc::history_lost);
-  CHECK(pair.primary->get("key", value, {receipt->lsn, receipt->epoch, kPatience}).has_value());
+  CHECK(pair.primary->get("key", value, {future, {}, {}, kPatience}).error() == EngineErrc::history_lost);
+  CHECK(pair.primary->get("key", value, ReadOptions::after(*receipt, kPatience)).has_value());
+}
+
+TEST_CASE("a receipt from before both nodes were opened anew is of a lost history") {
+  Receipt old;
+  Receipt last;
+  const std::string path = unique_path();
+  {
+    Pair pair(primary_options(path), replica_options(path));
+    const auto receipt = pair.primary->put("key", "old", {AckLevel::applied, kPatience});
+    REQUIRE(receipt.has_value());
+    old = *receipt;
+  }
+  Pair pair(primary_options(path), replica_options(path));
+  for (int i = 0; i < 10; ++i) {
+    const auto receipt = pair.primary->put("key", "new", {AckLevel::applied, kPatience});
+    REQUIRE(receipt.has_value());
+    last = *receipt;
+  }
+  // Expect: epoch and LSN alone cannot tell, the history can, and both are named.
+  CHECK(old.epoch == last.epoch);
+  REQUIRE(old.history != last.history);
+  const auto lost = [&](const Error& error) {
+    CHECK(error == EngineErrc::history_lost);
+    CHECK(error.message().find(std::to_string(old.history.value)) != std::string::npos);
+    CHECK(error.message().find(std::to_string(last.history.value)) != std::string::npos);
+  };
+  for (Engine* node : {pair.primary.get(), pair.replica.get()}) {
+    const auto look = [&] {
+      std::string value;
+      const auto read = node->get("key", value, ReadOptions::after(old, kPatience));
+      REQUIRE(!read.has_value());
+      lost(read.error());
+      CHECK(node->get("key", value, ReadOptions::after(last, kPatience)).has_value());
+    };
+    look();
+    in_fiber(*node, {0}, look);
+  }
+  const auto wait = [&] {
+    const Status waited = pair.primary->wait(old, AckLevel::applied, kPatience);
+    REQUIRE(!waited.has_value());
+    lost(waited.error());
+    CHECK(pair.primary->wait(last, AckLevel::applied, kPatience).has_value());
+  };
+  wait();
+  in_fiber(*pair.primary, {0}, wait);
 }
 
 TEST_CASE("a replica refuses writes and says where they go") {
@@ -170,13 +215,13 @@ TEST_CASE("one fiber pipelines its puts and waits for the last") {
     CHECK(pair.primary->wait(last, AckLevel::applied, kPatience).has_value());
     CHECK(pair.replica->visible_lsn({0}) >= last.lsn);
   });
-  CHECK(pair.primary->wait({{0}, {}, pair.primary->visible_lsn({0})}, AckLevel::received, kPatience)
+  CHECK(pair.primary->wait({{0}, {}, {}, pair.primary->visible_lsn({0})}, AckLevel::received, kPatience)
             .has_value());
-  CHECK(pair.primary->wait({{0}, {9, 9}, Lsn{1}}, AckLevel::applied, kPatience).error() ==
+  CHECK(pair.primary->wait({{0}, {}, {9, 9}, Lsn{1}}, AckLevel::applied, kPatience).error() ==
         EngineErrc::history_lost);
-  CHECK(pair.primary->wait({{0}, {}, Lsn{1ULL << 40}}, AckLevel::applied, kPatience).error() ==
+  CHECK(pair.primary->wait({{0}, {}, {}, Lsn{1ULL << 40}}, AckLevel::applied, kPatience).error() ==
         EngineErrc::history_lost);
-  CHECK(pair.primary->wait({{1}, {}, Lsn{1}}, AckLevel::applied, kPatience).error() ==
+  CHECK(pair.primary->wait({{1}, {}, {}, Lsn{1}}, AckLevel::applied, kPatience).error() ==
         EngineErrc::wrong_shard);
 }
 

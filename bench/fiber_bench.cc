@@ -118,9 +118,10 @@ struct Circle {
   std::size_t arrived_at = 0;
 };
 
-/// One item is one jump. A circle of one has nowhere to jump to, so it counts the two jumps of a pair. All its
-/// contexts have the same sticky flags in MXCSR, or each jump would load another value, at many times the cost:
-/// the thread has inherited those that the library's doubles have set, and new contexts start with the thread's.
+/// One item is one jump. A circle of one has nowhere to jump to, so it counts the two jumps of a pair. All
+/// its contexts have the same sticky flags in MXCSR, or each jump would load another value, at many times the
+/// cost: the thread has inherited those that the library's doubles have set, and new contexts start with the
+/// thread's.
 void raw_jump(benchmark::State& state) {
   const std::size_t size = std::max<std::size_t>(2, static_cast<std::size_t>(state.range(0)));
   on_cpu(cpu_pair().first, [&] {

@@ -10,6 +10,9 @@
 namespace tidelock::tools {
 namespace {
 
+/// More receipts than this passed over for each one checked, and the run counts as not verified.
+constexpr std::uint64_t kSkippedPerCheckMax = 100;
+
 const nlohmann::json* find_shard(const nlohmann::json& result, std::uint32_t shard) {
   if (!result.contains("shards")) return nullptr;
   for (const auto& entry : result.at("shards")) {
@@ -146,10 +149,11 @@ bool passed(const nlohmann::json& report) {
   for (const char* must_be_zero : {"stale", "wrong", "unverified", "failed"}) {
     if (report.at(must_be_zero) != 0) return false;
   }
-  // Every receipt was checked or is counted as passed over, and those are the fewer.
+  // Every receipt was checked or is counted as passed over. With ack local a primary may well outrun the
+  // verifier, but a verifier that saw next to nothing proves nothing.
   const auto checked = report.at("checked").get<std::uint64_t>();
   const auto skipped = report.at("receipts_skipped").get<std::uint64_t>();
-  if (checked == 0 || skipped > checked || checked + skipped != report.at("acknowledged")) return false;
+  if (checked == 0 || checked < skipped / kSkippedPerCheckMax || checked + skipped != report.at("acknowledged")) return false;
   for (const auto& shard : report.at("shards")) {
     if (shard.at("last_lsn") != shard.at("replica_lsn")) return false;
     if (shard.at("digest_keys") != shard.at("loaded")) return false;

@@ -42,6 +42,8 @@ class ReplicationCategory final : public std::error_category {
         return "no replica is connected; nothing was written";
       case ReplicationErrc::outcome_unknown:
         return "written here, but not acknowledged by the deadline; read it back to learn the outcome";
+      case ReplicationErrc::peer_busy:
+        return "the peer takes no link now; retry later";
       case ReplicationErrc::malformed:
         return "a message that breaks the rules of the protocol";
     }

@@ -22,6 +22,7 @@ enum class ReplicationErrc {
   refused,          ///< the peer refused the connection; the detail names both values
   no_replica,       ///< the ack level asks for a replica and none is connected: nothing was written
   outcome_unknown,  ///< written here; the acknowledgement did not come by the deadline
+  peer_busy,        ///< the peer takes no link now; retry later
   malformed,        ///< a handshake that breaks the rules
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint64_t kCapacityMin = 64ULL << 10;
 constexpr std::uint64_t kCapacityMax = 64ULL << 30;
-/// Twice the largest entry, so that in every segment some entry begins, and each has its mark.
+/// Twice the largest entry, so that in every segment some entry begins, unless a group left a lap's end unused.
 constexpr std::uint64_t kSegmentBytes = 64ULL << 10;
 static_assert(kSegmentBytes >= 2 * kEntryBytesMax);
 
@@ -25,6 +25,7 @@ struct Shape {
   Lsn lsn;
   bool first_piece;
   bool last_piece;
+  bool group_continues;
 };
 
 Shape shape_of(const std::byte* at) {
@@ -33,11 +34,14 @@ Shape shape_of(const std::byte* at) {
   const auto key_bytes = load<std::uint32_t>(at + kKeyBytes);
   const auto value_bytes = load<std::uint32_t>(at + kValueBytes);
   const Lsn lsn{load<std::uint64_t>(at + kLsn)};
-  if (kind != EntryKind::fragment) return {entry_bytes(kind, key_bytes, value_bytes), lsn, true, true};
+  const bool continues = (load<std::uint8_t>(at + kFlags) & kGroupContinuesFlag) != 0;
+  if (kind != EntryKind::fragment) {
+    return {entry_bytes(kind, key_bytes, value_bytes), lsn, true, true, continues};
+  }
   const std::uint64_t offset = load<std::uint32_t>(at + kOffset);
   const auto piece_bytes = load<std::uint32_t>(at + kPieceBytes);
   const std::uint64_t whole_bytes = std::uint64_t{key_bytes} + value_bytes;
-  return {entry_bytes(kind, 0, piece_bytes), lsn, offset == 0, offset + piece_bytes == whole_bytes};
+  return {entry_bytes(kind, 0, piece_bytes), lsn, offset == 0, offset + piece_bytes == whole_bytes, false};
 }
 
 bool is_skip(const std::byte* at) {
@@ -96,12 +100,13 @@ bool Log::fits(std::uint32_t bytes) const {
   return bytes <= capacity_ / 2 && end_ + skip + bytes <= needed_ + capacity_;
 }
 
-void Log::append(const EntryView& entry) {
+void Log::append(const EntryView& entry, std::uint32_t bytes_after) {
   const std::uint32_t bytes = entry_bytes(entry.kind, entry.key.size(), entry.value.size());
+  const std::uint32_t row_bytes = bytes + bytes_after;
   TL_ASSERT(entry.lsn == last_lsn_.next(), "LSNs have no gaps");
-  TL_ASSERT(bytes <= kEntryBytesMax && fits(bytes), "append() after fits()");
+  TL_ASSERT(bytes <= kEntryBytesMax && fits(row_bytes), "append() after fits()");
   const std::uint64_t tail = tail_bytes(end_);
-  const std::uint64_t position = bytes > tail ? end_ + tail : end_;
+  const std::uint64_t position = row_bytes > tail ? end_ + tail : end_;
   if (position + bytes > capacity_) forget_before(position + bytes - capacity_);
   std::byte* const memory = memory_;
   if (position != end_) {
@@ -111,13 +116,19 @@ void Log::append(const EntryView& entry) {
   std::byte* const to = memory + (position & (capacity_ - 1));
   encode_entry(entry, {to, bytes});
 
-  Mark& mark = marks_[(position / kSegmentBytes) % marks_.size()];
-  if (position == 0 || mark.position / kSegmentBytes != position / kSegmentBytes)
-    mark = {position, entry.lsn};
+  mark(position, entry.lsn);
   end_ = position + bytes;
   if (shape_of(to).last_piece) {
     last_lsn_ = entry.lsn;
     whole_end_ = end_;
+  }
+}
+
+/// Segments that were skipped get the mark, too.
+void Log::mark(std::uint64_t position, Lsn lsn) {
+  for (std::uint64_t segment = end_ / kSegmentBytes; segment <= position / kSegmentBytes; ++segment) {
+    Mark& mark = marks_[segment % marks_.size()];
+    if (mark.segment != segment) mark = {segment, position, lsn};
   }
 }
 
@@ -141,27 +152,26 @@ Lsn Log::first_lsn() const {
   return std::min(shape.first_piece ? shape.lsn : shape.lsn.next(), last_lsn_.next());
 }
 
-Log::Run Log::run_at(std::uint64_t position, std::uint32_t bytes_max) const {
+Log::Run Log::run_at(std::uint64_t position, std::uint32_t bytes_max, std::uint32_t group_bytes_max) const {
   TL_ASSERT(position >= begin_ && position <= end_, "a cursor stays within what is readable");
   Run run;
+  run.next = position;
   const std::uint64_t start = skip_tail(position);
-  std::uint64_t next = start;
-  const std::uint64_t limit = std::min({end_, start + bytes_max, start + tail_bytes(start)});
-  while (next < limit && !is_skip(at(next))) {
+  const std::uint64_t end = std::min(end_, start + tail_bytes(start));
+  std::uint32_t entries = 0;
+  for (std::uint64_t next = start; next < end && !is_skip(at(next));) {
     const Shape shape = shape_of(at(next));
-    if (next + shape.bytes > limit) break;
-    if (run.entries == 0) run.first_lsn = shape.lsn;
+    const std::uint32_t allowed = run.entries == 0 ? std::max(bytes_max, group_bytes_max) : bytes_max;
+    next += shape.bytes;
+    if (next - start > allowed) break;
+    if (entries++ == 0) run.first_lsn = shape.lsn;
+    if (shape.group_continues) continue;
+    run.entries = entries;
     run.last_lsn = shape.lsn;
     run.whole_lsn = shape.last_piece ? shape.lsn : Lsn{shape.lsn.value - 1};
-    ++run.entries;
-    next += shape.bytes;
+    run.bytes = {at(start), next - start};
+    run.next = next;
   }
-  if (run.entries == 0) {
-    run.next = position;
-    return run;
-  }
-  run.bytes = {at(start), next - start};
-  run.next = next;
   return run;
 }
 
@@ -174,7 +184,7 @@ std::uint64_t Log::search_from(Lsn lsn) const {
   while (low < high) {
     const std::uint64_t middle = low + (high - low) / 2;
     const Mark& mark = marks_[middle % marks_.size()];
-    if (mark.position / kSegmentBytes == middle && mark.lsn < lsn) {
+    if (mark.segment == middle && mark.lsn < lsn) {
       found = mark.position;
       low = middle + 1;
     } else {

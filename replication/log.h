@@ -36,8 +36,9 @@ class Log {
   /// True if `bytes` (of one entry, or of several in a row) can be appended without touching what is still
   /// needed. Up to half of the capacity always fits once everything is released.
   [[nodiscard]] bool fits(std::uint32_t bytes) const;
-  /// Encodes an entry at the end. fits() was asked; the LSN follows last_lsn().
-  void append(const EntryView& entry);
+  /// Encodes an entry at the end. fits() was asked; the LSN follows last_lsn(). `bytes_after`: of the entries
+  /// that follow it in its group; all of them stand in a row, and fits() was asked for all.
+  void append(const EntryView& entry, std::uint32_t bytes_after = 0);
 
   /// Of the newest whole entry: a fragmented one counts when its last piece is in. 0 if there was never any.
   [[nodiscard]] Lsn last_lsn() const { return last_lsn_; }
@@ -46,7 +47,8 @@ class Log {
   [[nodiscard]] std::uint64_t begin() const { return begin_; }  ///< the oldest position still readable
 
   /// A run of whole encoded entries (or pieces of one), contiguous in memory, from `position` on and at most
-  /// `bytes_max` long. Skips the ring's tail. Empty at the end of the log.
+  /// `bytes_max` long. Skips the ring's tail. Never ends within a group: if the first group (or entry) is
+  /// longer than `bytes_max`, it is the run, up to `group_bytes_max`. Empty at the end of the log.
   struct Run {
     Bytes bytes;
     std::uint64_t next = 0;  ///< position after the run
@@ -55,15 +57,18 @@ class Log {
     Lsn last_lsn{};
     Lsn whole_lsn{};  ///< the newest entry that is whole with this run: last_lsn, or the one before it
   };
-  [[nodiscard]] Run run_at(std::uint64_t position, std::uint32_t bytes_max) const;
+  [[nodiscard]] Run run_at(std::uint64_t position, std::uint32_t bytes_max,
+                           std::uint32_t group_bytes_max = 0) const;
 
   /// Where the entry that follows `lsn` begins (its first piece); for resuming.
   /// Errors:   gap if the log does not hold it, naming what it holds
   Result<std::uint64_t> position_after(Lsn lsn) const;
 
  private:
-  /// Where in a segment of the log the first entry begins, and which: where to start looking for an LSN.
+  /// Which entry is the first to begin in a segment of the log, or after it if none does, and where: from
+  /// there an LSN is looked for.
   struct Mark {
+    std::uint64_t segment = ~0ULL;
     std::uint64_t position = 0;
     Lsn lsn{};
   };
@@ -76,6 +81,7 @@ class Log {
   }
   [[nodiscard]] std::uint64_t skip_tail(std::uint64_t position) const;
   [[nodiscard]] std::uint64_t search_from(Lsn lsn) const;
+  void mark(std::uint64_t position, Lsn lsn);
   void forget_before(std::uint64_t position);
 
   std::byte* memory_;

@@ -1,4 +1,5 @@
 // Set-up, links coming and going. The data path is in primary_datapath.cc.
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -40,10 +41,11 @@ Status Primary::attach(std::unique_ptr<Link> link, Lsn peer_last) {
     link->close(error.message());
     return error;
   };
-  if (link->batch_bytes_max() < kEntryBytesMax) {
+  const std::uint32_t batch_bytes_least = std::max(kEntryBytesMax, group_bytes_max());
+  if (link->batch_bytes_max() < batch_bytes_least) {
     return refuse(Error(ReplicationErrc::bad_length,
                         "the link takes batches of " + std::to_string(link->batch_bytes_max()) +
-                            " bytes, an entry has up to " + std::to_string(kEntryBytesMax) +
+                            " bytes, an entry or a group has up to " + std::to_string(batch_bytes_least) +
                             ": give it a larger ring"));
   }
   const auto position = state.log->position_after(peer_last);
@@ -66,6 +68,14 @@ Status Primary::attach(std::unique_ptr<Link> link, Lsn peer_last) {
 }
 
 std::size_t Primary::replicas() const { return state_->peers.size(); }
+std::uint64_t Primary::backlog() const {
+  const Lsn last = state_->log->last_lsn();
+  Lsn behind = last;
+  for (const State::Peer& peer : state_->peers) {
+    if (peer.link->state() == LinkState::ready) behind = std::min(behind, peer.applied);
+  }
+  return last.value - behind.value;
+}
 void Primary::on_link_lost(std::function<void(const std::string& reason)> handler) {
   state_->link_lost = std::move(handler);
 }
@@ -96,13 +106,14 @@ void Primary::State::dismiss_all(const std::string& reason) {
   if (!iterating) sweep();
 }
 
-/// Without replicas the log has room for everything.
+/// Without replicas the log has room for everything, once no link reads it any more.
 void Primary::State::drop_all(const std::string& reason) {
   for (Peer& peer : peers) peer.link->close(reason);
   sweep();
 }
 
-/// Removes closed links. Only ever called while nobody walks the peers.
+/// Removes closed links: they are no replicas any more, but the log waits for them until they are drained. Only
+/// ever called while nobody walks the peers.
 void Primary::State::sweep() {
   for (std::size_t i = 0; i < peers.size();) {
     if (peers[i].link->state() == LinkState::ready) {
@@ -110,21 +121,31 @@ void Primary::State::sweep() {
       continue;
     }
     // Out of the list before the handler runs: it may attach or close.
-    const std::unique_ptr<Link> link = std::move(peers[i].link);
     const bool dismissed = peers[i].dismissed;
+    const std::string reason = peers[i].link->close_reason();
+    departing.push_back({std::move(peers[i].link), peers[i].completed});
     peers.erase(peers.begin() + static_cast<std::ptrdiff_t>(i));
     set_gauge(stats.replicas, peers.size());
-    release_log();
+    reap();
     if (dismissed) continue;
     bump(stats.links_lost);
-    if (link_lost) link_lost(link->close_reason());
+    if (link_lost) link_lost(reason);
     i = 0;
   }
 }
 
+/// Destroys the closed links that are drained, then gives the log what they kept. Whether there were any.
+bool Primary::State::reap() {
+  const std::size_t before = departing.size();
+  std::erase_if(departing, [](const Departing& peer) { return peer.link->drained(); });
+  if (departing.size() == before) return false;
+  release_log();
+  return true;
+}
+
 void Primary::State::arm_tick() {
   // Half of the heartbeat, so that two ticks never leave more than a whole one between two frames.
-  if (peers.empty() || heartbeat.armed()) return;
+  if ((peers.empty() && departing.empty()) || heartbeat.armed()) return;
   reactor.timers().arm(heartbeat, reactor.now() + Duration{options.heartbeat.ns / 2});
 }
 
@@ -143,6 +164,7 @@ void Primary::State::tick() {
     }
   }
   sweep();
+  reap();
   arm_tick();
 }
 

@@ -37,6 +37,7 @@ struct PrimaryOptions {
   Epoch epoch{};
   std::uint32_t node = 0;
   std::uint64_t log_bytes = 16ULL << 20;
+  std::uint32_t group_bytes_max = kEntryBytesMax;  ///< what every link's batches must take: see group_bytes_max()
   Duration heartbeat = milliseconds(100);  ///< a control frame leaves at least this often
   Duration link_timeout = seconds(3);      ///< a peer that says nothing for so long is dropped
 };
@@ -74,13 +75,22 @@ class Primary final : public PollSource {
   ~Primary() override;
 
   /// Appends one entry of at most kEntryBytesMax encoded, if there is room and it is this caller's turn
-  /// (those in wait_for_room() are not overtaken). Suspends: never Errors:   log_full: wait_for_room() and
-  /// try again; too_large
-  Result<Lsn> try_append(EntryKind kind, Bytes key, Bytes value);
+  /// (those in wait_for_room() are not overtaken). `bytes_after` above 0: the entry begins or continues a group
+  /// (one batch on every link, visible in one turn of a replica), and that much of it is still to come, encoded
+  /// and from this caller, before it suspends or returns to the loop. Suspends: never
+  /// Errors:   log_full: wait_for_room() and try again; too_large
+  Result<Lsn> try_append(EntryKind kind, Bytes key, Bytes value, std::uint32_t bytes_after = 0);
+  /// Whether entries of that size in a row would be appended now, all of them.
+  [[nodiscard]] bool can_append(std::uint32_t encoded_bytes) const;
+  /// The largest group: at most PrimaryOptions::group_bytes_max, kGroupBytesMax and a quarter of the log.
+  [[nodiscard]] std::uint32_t group_bytes_max() const;
   /// Waits, first come first served, until entries of that size fit, one or several in a row: up to half the
-  /// log. On success the room is the caller's until it suspends or returns to the loop. Suspends: yes (fiber)
+  /// log. On success the room is the caller's until it suspends or returns to the loop; what it does not use
+  /// it gives up with forgo_room(). Suspends: yes (fiber)
   /// Errors:   deadline_exceeded, cancelled; too_large if it can never fit, naming the log's size
   Status wait_for_room(std::uint32_t encoded_bytes, Instant deadline);
+  /// Nobody has been let in any more, whoever waits is next.
+  void forgo_room();
   /// Appends a put of any legal size as fragments that share one LSN. Other writers wait meanwhile. The
   /// deadline bounds the wait for the first fragment; once that is in, the entry is completed whatever the
   /// deadline says: a replica that stands in the way for longer than link_timeout is dropped, and if the
@@ -101,9 +111,11 @@ class Primary final : public PollSource {
   /// Takes over a link whose peer has said hello and resumes it after `peer_last`, which counts as applied
   /// there. The primary polls and flushes its links itself: they are not added to the reactor.
   /// Errors:   gap: the log does not hold what follows; bad_length: the link's batches are smaller than
-  ///           kEntryBytesMax; those of Link::attach. The link is closed with that reason
+  ///           an entry or a group may be; those of Link::attach. The link is closed with that reason
   Status attach(std::unique_ptr<Link> link, Lsn peer_last);
   [[nodiscard]] std::size_t replicas() const;
+  /// Writes that the connected replica furthest behind has not yet applied. 0: all have everything.
+  [[nodiscard]] std::uint64_t backlog() const;
   /// Called whenever a link was lost, with the reason; not for those that close() ends. Must not suspend.
   void on_link_lost(std::function<void(const std::string& reason)> handler);
 

@@ -8,19 +8,32 @@
 
 namespace tidelock {
 
-Result<Lsn> Primary::try_append(EntryKind kind, Bytes key, Bytes value) {
+bool Primary::can_append(std::uint32_t encoded_bytes) const { return state_->can_append(encoded_bytes); }
+
+std::uint32_t Primary::group_bytes_max() const {
+  const std::uint64_t of_log = state_->log->capacity() / 4;
+  return static_cast<std::uint32_t>(
+      std::min<std::uint64_t>({state_->options.group_bytes_max, kGroupBytesMax, of_log}));
+}
+
+Result<Lsn> Primary::try_append(EntryKind kind, Bytes key, Bytes value, std::uint32_t bytes_after) {
   State& state = *state_;
   if (key.size() > kKeyBytesMax || value.size() > kEntryBytesMax) return ReplicationErrc::too_large;
   const std::uint32_t bytes = entry_bytes(kind, key.size(), value.size());
   if (bytes > kEntryBytesMax) return ReplicationErrc::too_large;
-  if (!state.can_append(bytes)) return ReplicationErrc::log_full;
+  if (bytes_after > 0 && std::uint64_t{bytes} + bytes_after > group_bytes_max()) {
+    return Error(ReplicationErrc::too_large,
+                 "a group has at most " + std::to_string(group_bytes_max()) + " bytes encoded");
+  }
+  if (!state.can_append(bytes + bytes_after)) return ReplicationErrc::log_full;
   EntryView entry;
   entry.kind = kind;
   entry.key = key;
   entry.value = value;
   entry.lsn = state.log->last_lsn().next();
   entry.epoch = state.options.epoch;
-  return state.append(entry);
+  entry.group_continues = bytes_after > 0;
+  return state.append(entry, bytes_after);
 }
 
 Status Primary::wait_for_room(std::uint32_t encoded_bytes, Instant deadline) {
@@ -28,15 +41,15 @@ Status Primary::wait_for_room(std::uint32_t encoded_bytes, Instant deadline) {
 }
 
 /// Room, and nobody to overtake.
-bool Primary::State::can_append(std::uint32_t bytes) {
+bool Primary::State::can_append(std::uint32_t bytes) const {
   if (fragmenting || (room_head != nullptr && admitted_bytes < bytes)) return false;
   return log->fits(bytes);
 }
 
-Lsn Primary::State::append(const EntryView& entry) {
-  log->append(entry);
+Lsn Primary::State::append(const EntryView& entry, std::uint32_t bytes_after) {
+  log->append(entry, bytes_after);
   // Without replicas everything is free again at once, and stays readable until it is overwritten.
-  if (peers.empty()) log->release_to(log->end());
+  if (peers.empty() && departing.empty()) log->release_to(log->end());
   bump(stats.entries);
   set_gauge(stats.last_lsn, log->last_lsn().value);
   if (admitted_bytes > 0) {
@@ -67,6 +80,10 @@ Status Primary::State::wait_for_room(std::uint32_t bytes, Instant deadline) {
     return {};
   }
   return to_status(wakeup);
+}
+
+void Primary::forgo_room() {
+  if (std::exchange(state_->admitted_bytes, 0U) > 0) state_->wake_room();
 }
 
 /// Wakes whoever is next if there is room for it. It looks for itself when it runs, so waking twice is
@@ -132,7 +149,7 @@ Result<Lsn> Primary::append_fragments(Bytes key, Bytes value, Instant deadline) 
 }
 
 /// Waits for room as long as it takes: a replica that does not give any is dropped by the heartbeat's tick,
-/// and if that does not help either, all of them are. Without replicas everything fits.
+/// and if that does not help either, all of them are. Once none reads the log any more everything fits.
 void Primary::State::append_fragment(const EntryView& fragment) {
   const std::uint32_t bytes = entry_bytes(EntryKind::fragment, fragment.key.size(), fragment.value.size());
   RoomWaiter waiter(bytes);
@@ -142,9 +159,19 @@ void Primary::State::append_fragment(const EntryView& fragment) {
     if (wakeup == Wakeup::notified) continue;
     drop_all(wakeup == Wakeup::cancelled ? "a large put was cancelled half way"
                                          : "the log had no room for the rest of a large put");
+    if (wakeup == Wakeup::cancelled) await_departed();
   }
   fragment_waiter = nullptr;
   append(fragment);
+}
+
+/// A cancelled fiber does not suspend any more, so it turns what it waits for itself. Closed links let go soon:
+/// see Link::drained().
+void Primary::State::await_departed() {
+  while (!departing.empty()) {
+    for (Departing& peer : departing) peer.link->poll(1);
+    reap();
+  }
 }
 
 }  // namespace tidelock

@@ -22,12 +22,19 @@ std::uint32_t Primary::poll(std::uint32_t budget) { return state_->poll(budget);
 void Primary::flush() { state_->flush(); }
 void Primary::arm() {
   for (State::Peer& peer : state_->peers) peer.link->arm();
+  for (State::Departing& peer : state_->departing) peer.link->arm();
 }
 void Primary::disarm() {
   for (State::Peer& peer : state_->peers) peer.link->disarm();
+  for (State::Departing& peer : state_->departing) peer.link->disarm();
 }
 bool Primary::has_work() const {
   if (state_->resumed || state_->unsent) return true;
+  const auto& departing = state_->departing;
+  if (std::any_of(departing.begin(), departing.end(),
+                  [](const State::Departing& peer) { return peer.link->has_work() || peer.link->drained(); })) {
+    return true;
+  }
   return std::any_of(state_->peers.begin(), state_->peers.end(), [](const State::Peer& peer) {
     return peer.link->has_work() || peer.link->state() == LinkState::closed;
   });
@@ -37,15 +44,17 @@ std::uint32_t Primary::State::poll(std::uint32_t budget) {
   admitted_bytes = 0;
   std::uint32_t done = 0;
   bool completed = false;
-  bool closed = false;
+  bool any_closed = false;
   iterating = true;
   for (Peer& peer : peers) {
     done += peer.link->poll(budget);
     done += take_controls(peer, budget);
     completed = take_completions(peer) || completed;
-    closed = closed || peer.link->state() == LinkState::closed;
+    any_closed = any_closed || peer.link->state() == LinkState::closed;
   }
+  for (Departing& peer : departing) done += peer.link->poll(budget);
   iterating = false;
+  if (!departing.empty() && reap()) ++done;
   if (std::exchange(resumed, false)) {
     for (const Peer& peer : peers) {
       received = std::max(received, peer.received);
@@ -57,7 +66,7 @@ std::uint32_t Primary::State::poll(std::uint32_t budget) {
   if (completed) release_log();
   if (room_head != nullptr) wake_room();  // the one before may have given up, or written nothing
   if (done > 0) wake_reached();
-  if (closed) {
+  if (any_closed) {
     sweep();
     ++done;
   }
@@ -107,6 +116,7 @@ bool Primary::State::take_completions(Peer& peer) {
 void Primary::State::release_log() {
   std::uint64_t needed = log->end();
   for (const Peer& peer : peers) needed = std::min(needed, peer.completed);
+  for (const Departing& peer : departing) needed = std::min(needed, peer.completed);
   log->release_to(needed);
   wake_room();
 }
@@ -138,8 +148,8 @@ void Primary::State::publish_pending(Peer& peer) {
   if (take_completions(peer)) release_log();
 }
 
-/// One batch of at most two ranges: up to the ring's end, and on from its start. Returns its bytes, 0 if the
-/// link takes none.
+/// One batch of at most two ranges: up to the ring's end, and on from its start. A group is never cut. Returns
+/// its bytes, 0 if the link takes none.
 std::uint32_t Primary::State::publish_batch(Peer& peer) {
   if (peer.batches_published - peer.batches_completed == kBatchesInFlightMax) return 0;
   const std::uint32_t bytes_max = std::min(peer.link->batch_bytes_max(), kBatchBytesTarget);
@@ -152,8 +162,9 @@ std::uint32_t Primary::State::publish_batch(Peer& peer) {
   header.shard = options.shard;
   header.commit_lsn = commit_lsn();
   Lsn whole = peer.sent;
-  while (used < ranges.size()) {
-    const Log::Run run = log->run_at(next, bytes_max - header.payload_bytes);
+  while (used < ranges.size() && header.payload_bytes < bytes_max) {
+    const std::uint32_t group_max = used == 0 ? peer.link->batch_bytes_max() : 0;
+    const Log::Run run = log->run_at(next, bytes_max - header.payload_bytes, group_max);
     if (run.entries == 0) break;
     if (used == 0) header.first_lsn = run.first_lsn;
     header.last_lsn = run.last_lsn;
@@ -163,7 +174,7 @@ std::uint32_t Primary::State::publish_batch(Peer& peer) {
     next = run.next;
     ranges[used++] = run.bytes;
   }
-  TL_ASSERT(used > 0, "every entry fits a batch");
+  TL_ASSERT(used > 0, "every entry and every group fits a batch");
   const Status published = peer.link->publish(header, std::span(ranges.data(), used));
   if (!published) {
     close_unless_passing(*peer.link, published.error());

@@ -46,6 +46,12 @@ struct Primary::State {
     bool dismissed = false;  ///< closed by close(): not reported as lost
   };
 
+  /// A closed link that may still read the log.
+  struct Departing {
+    std::unique_ptr<Link> link;
+    std::uint64_t completed = 0;
+  };
+
   struct RoomWaiter {
     explicit RoomWaiter(std::uint32_t encoded_bytes) : bytes(encoded_bytes) {}
     std::uint32_t bytes;
@@ -66,6 +72,7 @@ struct Primary::State {
 
   // primary.cc
   void sweep();
+  bool reap();
   void dismiss_all(const std::string& reason);
   void drop_all(const std::string& reason);
   void tick();
@@ -83,11 +90,12 @@ struct Primary::State {
   void release_log();
 
   // primary_append.cc
-  [[nodiscard]] bool can_append(std::uint32_t bytes);
-  Lsn append(const EntryView& entry);
+  [[nodiscard]] bool can_append(std::uint32_t bytes) const;
+  Lsn append(const EntryView& entry, std::uint32_t bytes_after = 0);
   Status wait_for_room(std::uint32_t bytes, Instant deadline);
   void append_fragment(const EntryView& fragment);
   void wake_room();
+  void await_departed();
   void push_room(RoomWaiter& waiter);
   void remove_room(RoomWaiter& waiter);
 
@@ -110,6 +118,7 @@ struct Primary::State {
   std::unique_ptr<Log> log;
   PrimaryStats stats;
   std::vector<Peer> peers;
+  std::vector<Departing> departing;
   std::function<void(const std::string&)> link_lost;
   Lsn received{};  ///< the furthest replica's; never goes back
   Lsn applied{};

@@ -1,7 +1,6 @@
 // Batches in, acknowledgements out. Nothing that the peer sent is believed before it was checked, and nothing
 // is checked in memory that the peer can still change.
 #include <algorithm>
-#include <array>
 
 #include "replica_state.h"
 
@@ -101,8 +100,9 @@ Status Replica::State::accept_batch(const Batch& batch) {
   TL_TRY(accept_header(batch.header));
   const std::uint32_t turns_early =
       options.policy != nullptr ? options.policy->turns_acknowledged_early() : 0;
-  std::array<EntryView, kSliceEntries> slice;
-  std::size_t used = 0;
+  checked.clear();
+  group_bytes = 0;
+  std::size_t whole = 0;  // of `checked`, up to where a group ends
   std::uint32_t entries = 0;
   Lsn last{};
   Status status;
@@ -110,19 +110,19 @@ Status Replica::State::accept_batch(const Batch& batch) {
     const auto entry = reader.next();
     status = entry ? accept_entry(*entry, batch.header.epoch) : Status(entry.error());
     if (!status) break;
-    slice[used++] = *entry;
     ++entries;
     last = entry->lsn;
-    if (used == slice.size()) {
-      if (turns_early == 0) status = apply_slice({slice.data(), used});
-      used = 0;
-    }
+    if (turns_early == 0) checked.push_back(*entry);
+    if (entry->group_continues) continue;
+    whole = checked.size();
+    if (whole < kSliceEntries) continue;
+    status = apply_checked(whole);
+    whole = 0;
   }
+  if (status && group_bytes > 0) status = Error(ReplicationErrc::malformed, "it ends within a group");
   // The prefix that was good is served even if the rest is not: it is history all the same.
-  if (used > 0 && turns_early == 0) {
-    const Status applied_rest = apply_slice({slice.data(), used});
-    if (status && !applied_rest) status = applied_rest;
-  }
+  const Status applied_rest = apply_checked(whole);
+  if (status && !applied_rest) status = applied_rest;
   TL_TRY(std::move(status));
   if (entries != batch.header.entries || last != batch.header.last_lsn) return ReplicationErrc::bad_length;
   commit = std::max(commit, batch.header.commit_lsn);
@@ -138,6 +138,7 @@ Status Replica::State::accept_entry(const EntryView& entry, Epoch frame_epoch) {
   if (entry.epoch < entry_epoch) return ReplicationErrc::old_epoch;
   if (entry.epoch > frame_epoch)
     return Error(ReplicationErrc::malformed, "an entry of a later epoch than its frame");
+  TL_TRY(accept_in_group(entry));
   if (entry.kind == EntryKind::fragment) {
     TL_TRY(accept_fragment(entry));
   } else if (assembly.active) {
@@ -145,6 +146,19 @@ Status Replica::State::accept_entry(const EntryView& entry, Epoch frame_epoch) {
   }
   entry_epoch = entry.epoch;
   if (!assembly.active) received = entry.lsn;
+  return {};
+}
+
+Status Replica::State::accept_in_group(const EntryView& entry) {
+  if (group_bytes > 0 && entry.kind == EntryKind::fragment) {
+    return Error(ReplicationErrc::malformed, "a fragment within a group");
+  }
+  group_bytes += entry_bytes(entry.kind, entry.key.size(), entry.value.size());
+  if (!entry.group_continues) {
+    group_bytes = 0;
+  } else if (group_bytes > kGroupBytesMax) {
+    return Error(ReplicationErrc::too_large, "a group without an end");
+  }
   return {};
 }
 
@@ -157,6 +171,16 @@ Status Replica::State::accept_fragment(const EntryView& entry) {
   assembly.next_offset += entry.value.size();
   if (entry.last_fragment()) assembly.active = false;
   return {};
+}
+
+/// The first `count` of `checked`, in this turn; the others, a group that never ended, are forgotten.
+Status Replica::State::apply_checked(std::size_t count) {
+  Status status;
+  for (std::size_t at = 0; status && at < count; at += kSliceEntries) {
+    status = apply_slice(std::span(checked).subspan(at, std::min(kSliceEntries, count - at)));
+  }
+  checked.clear();
+  return status;
 }
 
 Status Replica::State::apply_slice(std::span<const EntryView> entries) {

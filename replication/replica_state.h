@@ -58,7 +58,9 @@ struct Replica::State {
         options(chosen),
         history(chosen.history),
         epoch(chosen.epoch),
-        entry_epoch(chosen.epoch) {}
+        entry_epoch(chosen.epoch) {
+    checked.reserve(kSliceEntries);
+  }
 
   // replica.cc
   Status attach(std::unique_ptr<Link> next, HistoryId its_history, Epoch its_epoch);
@@ -77,8 +79,10 @@ struct Replica::State {
   Status accept_header(const FrameHeader& header) const;
   Status accept_batch(const Batch& batch);
   Status accept_entry(const EntryView& entry, Epoch frame_epoch);
+  Status accept_in_group(const EntryView& entry);
   Status accept_fragment(const EntryView& entry);
   Status apply_slice(std::span<const EntryView> entries);
+  Status apply_checked(std::size_t count);
   void defer(Bytes payload, std::uint32_t turns);
   Status apply_deferred(std::uint64_t turn_limit);
   void send_ack(bool closing);
@@ -103,6 +107,8 @@ struct Replica::State {
   Instant sent_at{};
   std::uint64_t turn = 0;
   std::deque<Deferred> deferred;
+  std::vector<EntryView> checked;  ///< of the batch in hand, not yet applied: a slice, or a group
+  std::uint64_t group_bytes = 0;    ///< of the group that the next entry continues
   LsnList<Waiter> waiters;
   OwnedTimer heartbeat{*this, [](Timer& timer) { static_cast<OwnedTimer&>(timer).state.tick(); }};
 };

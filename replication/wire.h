@@ -22,6 +22,7 @@ inline constexpr std::uint32_t kKeyBytesMax = 64 * 1024;  ///< keys have 1 to 65
 inline constexpr std::uint32_t kValueBytesMax = 64 * 1024 * 1024;
 inline constexpr std::uint32_t kEntryBytesMax = 32 * 1024;  ///< larger entries travel as fragments
 inline constexpr std::uint32_t kEntryAlignment = 8;
+inline constexpr std::uint32_t kGroupBytesMax = 1024 * 1024;  ///< of entries that become visible together
 
 /// CRC32C (Castagnoli, as in iSCSI, RFC 3720), through isa-l. `seed` chains calls.
 [[nodiscard]] std::uint32_t crc32c(std::uint32_t seed, Bytes bytes);
@@ -76,6 +77,7 @@ struct EntryView {
   std::uint32_t key_bytes = 0;
   std::uint32_t value_bytes = 0;
   std::uint64_t offset = 0;
+  bool group_continues = false;  ///< the next entry is in the same batch and becomes visible in the same turn
   [[nodiscard]] bool last_fragment() const {
     return offset + value.size() == std::uint64_t{key_bytes} + value_bytes;
   }
@@ -154,8 +156,9 @@ enum class RefusalReason : std::uint16_t {
   epoch = 5,
   behind_log = 6,
   limits = 7,
-  busy = 8,
+  busy = 8,  ///< not for good: the peer's core did not answer
   malformed = 9,
+  credentials = 10,  ///< a process of another user
 };
 
 /// Instead of a hello: why not, with both sides' values.

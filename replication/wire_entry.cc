@@ -54,8 +54,8 @@ void encode_entry(const EntryView& entry, MutableBytes into) {
             "an entry is encoded into exactly entry_bytes()");
   const bool fragment = entry.kind == EntryKind::fragment;
   store(to + kKind, static_cast<std::uint8_t>(entry.kind));
-  store(to + kReserved1, std::uint8_t{0});
-  store(to + kReserved2, std::uint16_t{0});
+  store(to + kFlags, entry.group_continues ? kGroupContinuesFlag : std::uint8_t{0});
+  store(to + kReserved, std::uint16_t{0});
   store(to + kKeyBytes, fragment ? entry.key_bytes : static_cast<std::uint32_t>(entry.key.size()));
   store(to + kValueBytes, fragment ? entry.value_bytes : static_cast<std::uint32_t>(entry.value.size()));
   store(to + kLsn, entry.lsn.value);
@@ -108,7 +108,11 @@ Result<EntryView> EntryReader::next() {
     return ReplicationErrc::bad_crc;
   }
   // After the CRC: what is well-formed and still not zero comes from a peer that breaks the rules.
-  if (load<std::uint8_t>(at + kReserved1) != 0 || load<std::uint16_t>(at + kReserved2) != 0) {
+  const auto flags = load<std::uint8_t>(at + kFlags);
+  entry.group_continues = (flags & kGroupContinuesFlag) != 0;
+  const bool groupable = entry.kind == EntryKind::put || entry.kind == EntryKind::erase;
+  if ((flags & ~unsigned{kGroupContinuesFlag}) != 0 || (entry.group_continues && !groupable) ||
+      load<std::uint16_t>(at + kReserved) != 0) {
     return ReplicationErrc::malformed;
   }
   entry.key = rest_.subspan(header, key_bytes);

@@ -149,10 +149,12 @@ std::string describe(const Refusal& refusal) {
     case RefusalReason::limits:
       return "the peer's limit is " + ours + " bytes, this node's " + theirs + ": give both the same limits";
     case RefusalReason::busy:
-      return "the peer serves " + ours + " links and takes no more (asked for " + theirs + "): retry later";
+      return "the peer's core of shard " + theirs + " did not answer within " + ours + " ms: retry later";
     case RefusalReason::malformed:
       return "the peer could not read this node's hello (it expected " + ours + ", found " + theirs +
              "): check that the address is a tidelock node's";
+    case RefusalReason::credentials:
+      return "the peer runs as user " + ours + ", this node as user " + theirs + ": run both as the same user";
   }
   return "the peer refused for reason " + std::to_string(static_cast<unsigned>(refusal.reason)) +
          " (its value " + ours + ", ours " + theirs +

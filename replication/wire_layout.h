@@ -33,9 +33,10 @@ static_assert(kCrc + 4 == kControlFrameBytes);
 }  // namespace control
 
 namespace entry {
-inline constexpr std::size_t kCrc = 0, kKind = 4, kReserved1 = 5, kReserved2 = 6, kKeyBytes = 8,
+inline constexpr std::size_t kCrc = 0, kKind = 4, kFlags = 5, kReserved = 6, kKeyBytes = 8,
                              kValueBytes = 12, kLsn = 16, kEpoch = 24;
 static_assert(kEpoch + 8 == kEntryHeaderBytes);
+inline constexpr std::uint8_t kGroupContinuesFlag = 1;
 inline constexpr std::size_t kOffset = 32, kPieceBytes = 36;  // of fragments
 static_assert(kPieceBytes + 4 == kFragmentHeaderBytes);
 /// The log's own mark for "the rest of this lap is unused"; never sent. Eight bytes are enough for it, and

@@ -255,7 +255,7 @@ std::uint32_t ShmRingLink::poll(std::uint32_t) {
   if (closed_) return std::exchange(close_reported_, true) ? 0 : 1;
   if (last_heard_ == Instant{}) heard();
   look();
-  if (gone_ && drained()) shut(gone_reason_);
+  if (gone_ && all_read()) shut(gone_reason_);
   if (closed_) return std::exchange(close_reported_, true) ? 0 : 1;
   return std::exchange(room_came_, false) ? 1 : 0;
 }

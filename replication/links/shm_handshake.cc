@@ -29,7 +29,10 @@ Refusal refusal_for(const Error& error, Bytes hello) {
   return {RefusalReason::malformed, kHelloBytes, hello.size()};
 }
 
-Error refused(const Refusal& refusal) { return Error(ReplicationErrc::refused, describe(refusal)); }
+Error refused(const Refusal& refusal) {
+  const bool passing = refusal.reason == RefusalReason::busy;
+  return Error(passing ? ReplicationErrc::peer_busy : ReplicationErrc::refused, describe(refusal));
+}
 
 Error explain(Error error, const char* step) {
   if (error == ReactorErrc::deadline_exceeded) return Error(ReactorErrc::deadline_exceeded, step);

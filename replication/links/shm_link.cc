@@ -75,13 +75,13 @@ void ShmRingLink::peer_gone(const char* reason) {
     gone_ = true;
     gone_reason_ = reason;
   }
-  if (drained()) shut(gone_reason_);
+  if (all_read()) shut(gone_reason_);
 }
 
-bool ShmRingLink::drained() const { return read_ == produced_seen_ && control_read_ == control_seen_; }
+bool ShmRingLink::all_read() const { return read_ == produced_seen_ && control_read_ == control_seen_; }
 
 Error ShmRingLink::nothing_left() {
-  if (!closed_ && gone_ && drained()) shut(gone_reason_);
+  if (!closed_ && gone_ && all_read()) shut(gone_reason_);
   return closed_ ? closed_error() : Error(ReplicationErrc::link_empty);
 }
 

@@ -46,6 +46,7 @@ class ShmRingLink final : public ShmLink {
   Status attach(Bytes log_memory) override;
   Status publish(const FrameHeader& header, std::span<const Bytes> ranges) override;
   [[nodiscard]] std::uint64_t batches_completed() const override { return sequence_out_; }
+  [[nodiscard]] bool drained() const override { return closed_; }  // publish() has copied
   Result<Batch> receive() override;
   void release() override;
   Status send_control(const ControlFrame& frame) override;
@@ -79,7 +80,7 @@ class ShmRingLink final : public ShmLink {
   static void on_socket(void* context, std::uint32_t events);
   void drain_socket();
   void peer_gone(const char* reason);
-  [[nodiscard]] bool drained() const;
+  [[nodiscard]] bool all_read() const;
   Error nothing_left();
   Error closed_error();
   Error fail(Error error);

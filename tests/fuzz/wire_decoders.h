@@ -33,6 +33,8 @@ inline void decode_entries(Bytes bytes, DecodeCounts& counts) {
       for (const std::byte b : part) counts.sum += static_cast<std::uint64_t>(b);  // reads every byte
     }
     TL_ASSERT(entry->key_bytes <= kKeyBytesMax && entry->value_bytes <= kValueBytesMax, "beyond the limits");
+    TL_ASSERT(!entry->group_continues || entry->kind == EntryKind::put || entry->kind == EntryKind::erase,
+              "only puts and erases are grouped");
     if (entry->kind == EntryKind::fragment) {
       TL_ASSERT(entry->offset + entry->value.size() <= std::uint64_t{entry->key_bytes} + entry->value_bytes,
                 "a piece beyond the whole");

@@ -48,7 +48,8 @@ struct LoopbackWire {
   std::function<void(std::vector<std::byte>&)> tamper;
   /// Sees every control frame from the replica before it is encoded.
   std::function<void(ControlFrame&)> tamper_ack;
-  bool hold_controls = false;  ///< control frames from the replica are dropped: it seems silent
+  std::uint32_t polls_to_drain = 0;  ///< the primary's end, once closed, needs the log for so many polls more
+  bool hold_controls = false;        ///< control frames from the replica are dropped: it seems silent
 };
 
 class LoopbackLink final : public Link {
@@ -89,6 +90,10 @@ class LoopbackLink final : public Link {
   }
   [[nodiscard]] std::uint64_t batches_completed() const override {
     return wire_->options.completes_on_release ? wire_->released : wire_->written;
+  }
+
+  [[nodiscard]] bool drained() const override {
+    return state() == LinkState::closed && wire_->polls_to_drain == 0;
   }
 
   Result<Batch> receive() override {
@@ -163,6 +168,7 @@ class LoopbackLink final : public Link {
   [[nodiscard]] const LinkCounters& counters() const override { return counters_; }
 
   std::uint32_t poll(std::uint32_t) override {
+    if (state() == LinkState::closed && wire_->polls_to_drain > 0) --wire_->polls_to_drain;
     if (!wants_room_ || !has_room()) return 0;
     wants_room_ = false;
     return 1;

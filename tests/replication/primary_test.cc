@@ -436,3 +436,45 @@ TEST_CASE("replication/primary: times that make no sense are refused with both")
   CHECK(primary.error().message().find("5000 ms") != std::string::npos);
   CHECK(primary.error().message().find("3000 ms") != std::string::npos);
 }
+
+TEST_CASE("replication/primary: the log keeps what a closed link may still read until it is drained") {
+  StreamRig rig(small_log());
+  LoopbackOptions options;
+  options.completes_on_release = true;
+  const auto far = rig.connect_by_hand(options);
+  rig.wire->polls_to_drain = 1'000'000;
+  const std::string value(6000, 'v');
+  while (rig.primary->try_append(EntryKind::put, as_bytes("k"), as_bytes(value))) rig.turn_primary();
+  // 1. The replica goes. Expect: it counts no more and is reported at once, but there is no room.
+  far->close("gone");
+  rig.turn_primary();
+  CHECK(rig.primary->replicas() == 0);
+  CHECK(rig.primary->stats().replicas == 0);
+  CHECK(rig.primary_lost.size() == 1);
+  for (int i = 0; i < 5; ++i) rig.turn_primary();
+  CHECK(rig.primary->log().begin() == 0);
+  CHECK(rig.primary->try_append(EntryKind::put, as_bytes("k"), as_bytes(value)).error() ==
+        ReplicationErrc::log_full);
+  // 2. It is drained. Expect: room, and nothing that is told twice.
+  rig.wire->polls_to_drain = 1;
+  rig.turn_primary();
+  CHECK(rig.primary->try_append(EntryKind::put, as_bytes("k"), as_bytes(value)));
+  CHECK(rig.primary_lost.size() == 1);
+}
+
+TEST_CASE("replication/primary: its backlog is what the connected replica furthest behind has not applied") {
+  StreamRig rig;
+  CHECK(rig.primary->backlog() == 0);
+  REQUIRE(rig.connect());
+  const auto slow = rig.connect_by_hand();
+  for (int i = 0; i < 3; ++i) rig.put("k", "v");
+  rig.settle();
+  CHECK(rig.replica->applied_lsn() == Lsn{3});
+  CHECK(rig.primary->backlog() == 3);
+  REQUIRE(slow->send_control(ack(2, 1)));
+  rig.turns(2);
+  CHECK(rig.primary->backlog() == 2);
+  slow->close("gone");
+  rig.turns(2);
+  CHECK(rig.primary->backlog() == 0);
+}

@@ -44,6 +44,16 @@ struct Played {
     entry.value = as_bytes(value);
     add(entry);
   }
+  void add_grouped(std::uint64_t lsn, std::string_view key, std::string_view value) {
+    EntryView entry;
+    entry.kind = EntryKind::put;
+    entry.lsn = {lsn};
+    entry.epoch = kEpoch;
+    entry.key = as_bytes(key);
+    entry.value = as_bytes(value);
+    entry.group_continues = true;
+    add(entry);
+  }
   void add_fragment(std::uint64_t lsn, std::string_view whole, std::uint32_t key_bytes, std::uint32_t offset,
                     std::uint32_t piece) {
     EntryView entry;
@@ -225,6 +235,27 @@ TEST_CASE(
   SUBCASE("a first piece that is not the first") {
     played.add_fragment(2, "kvvvvvvv", 1, 3, 3);
     expected = "does not continue";
+    played.deliver();
+  }
+  SUBCASE("a frame that ends within a group") {
+    played.add_put(2, "b", "2");
+    played.add_grouped(3, "x", "y");
+    played.add_grouped(4, "x", "y");
+    expected = "ends within a group";
+    good = 2;
+    played.deliver();
+  }
+  SUBCASE("a group of which the last entry's CRC is wrong, longer than a slice") {
+    for (std::uint64_t lsn = 2; lsn < 200; ++lsn) played.add_grouped(lsn, "x", "y");
+    played.add_put(200, "x", "y");
+    played.wire->tamper = [](std::vector<std::byte>& batch) { batch.back() ^= std::byte{1}; };
+    expected = "CRC";
+    played.deliver();
+  }
+  SUBCASE("a fragment within a group") {
+    played.add_grouped(2, "x", "y");
+    played.add_fragment(3, "kvvvvvvv", 1, 0, 3);
+    expected = "fragment within a group";
     played.deliver();
   }
   SUBCASE("a piece of another whole") {

@@ -102,6 +102,34 @@ TEST_CASE("replication/room: one who is let in and writes nothing does not hold 
   CHECK(second);
 }
 
+TEST_CASE("replication/room: what one gives up lets nobody overtake, and nobody write a part") {
+  StreamRig rig(small_log());
+  LoopbackOptions options;
+  options.completes_on_release = true;
+  REQUIRE(rig.connect(options));
+  const std::string filler(6000, 'f');
+  while (rig.primary->try_append(EntryKind::put, as_bytes("f"), as_bytes(filler))) {
+  }
+  bool gave_up = false;
+  bool last = false;
+  rig.spawn([&] {
+    REQUIRE(rig.primary->wait_for_room(20'000, rig.in(seconds(10))));
+    CHECK(rig.primary->can_append(20'000));
+    CHECK_FALSE(rig.primary->can_append(20'008));  // another one waits
+    rig.primary->forgo_room();
+    CHECK_FALSE(rig.primary->can_append(8));
+    CHECK(rig.primary->try_append(EntryKind::put, as_bytes("rude"), {}).error() == ReplicationErrc::log_full);
+    gave_up = true;
+  });
+  rig.spawn([&] {
+    CHECK(put_waiting(rig, "k", std::string(20'000, 'v'), rig.in(seconds(10))));
+    last = true;
+  });
+  rig.settle();
+  CHECK(gave_up);
+  CHECK(last);
+}
+
 TEST_CASE("replication/room: several entries fit in a row after one wait for all of them") {
   StreamRig rig(small_log());
   LoopbackOptions options;
@@ -368,6 +396,28 @@ TEST_CASE(
   CHECK(rig.applier.map.empty());
   REQUIRE(rig.primary_lost.size() == 1);
   CHECK(rig.primary_lost[0].find("cancelled half way") != std::string::npos);
+  writer->detach();
+}
+
+TEST_CASE("replication/fragments: a cancelled writer outlasts links that are not drained at once") {
+  StreamRig rig(small_log());
+  LoopbackOptions options;
+  options.completes_on_release = true;
+  REQUIRE(rig.connect(options));
+  rig.settle();
+  rig.wire->polls_to_drain = 1000;
+  const std::string value = pattern(400'000);
+  auto writer = rig.primary_side.reactor->spawn("writer", [&] {
+    return rig.primary->append_fragments(as_bytes("big"), as_bytes(value), rig.in(seconds(5))).has_value();
+  });
+  REQUIRE(writer);
+  for (int i = 0; i < 4; ++i) rig.turn_primary();
+  CHECK(rig.primary->fragmenting());
+  writer->cancel();
+  rig.settle();
+  CHECK(writer->finished());
+  CHECK(rig.wire->polls_to_drain == 0);
+  CHECK(rig.primary->last_lsn() == Lsn{1});
   writer->detach();
 }
 

@@ -226,6 +226,13 @@ TEST_CASE(
   }
   CHECK(decode(encoded(some_entry(EntryKind::erase, "gone", "")))->kind == EntryKind::erase);
   CHECK(decode(encoded(some_entry(EntryKind::noop, "", "")))->kind == EntryKind::noop);
+  for (const EntryKind kind : {EntryKind::put, EntryKind::erase}) {
+    EntryView grouped = some_entry(kind, "key", "");
+    CHECK_FALSE(decode(encoded(grouped))->group_continues);
+    grouped.group_continues = true;
+    CHECK(encoded(grouped)[5] == std::byte{1});
+    CHECK(decode(encoded(grouped))->group_continues);
+  }
 }
 
 TEST_CASE("replication/wire: a fragment may be given in two parts and comes back as one piece") {
@@ -278,7 +285,10 @@ TEST_CASE("replication/wire: entries that break a rule are refused with a right 
   change(
       put, [](std::byte* at) { at[4] = std::byte{3}; }, ReplicationErrc::bad_length);  // a noop with a key
   change(
-      put, [](std::byte* at) { at[5] = std::byte{1}; }, ReplicationErrc::malformed);
+      put, [](std::byte* at) { at[5] = std::byte{2}; }, ReplicationErrc::malformed);
+  change(
+      some_entry(EntryKind::noop, "", ""), [](std::byte* at) { at[5] = std::byte{1}; },
+      ReplicationErrc::malformed);  // only what has a key is grouped
   change(
       put, [](std::byte* at) { at[7] = std::byte{1}; }, ReplicationErrc::malformed);
   change(
@@ -297,6 +307,8 @@ TEST_CASE("replication/wire: entries that break a rule are refused with a right 
   piece.key_bytes = 3;
   piece.value_bytes = 10;
   piece.offset = 8;
+  change(
+      piece, [](std::byte* at) { at[5] = std::byte{1}; }, ReplicationErrc::malformed);
   change(
       piece, [](std::byte* at) { store(at + 32, 9U); }, ReplicationErrc::bad_length);
   change(
@@ -399,7 +411,9 @@ TEST_CASE("replication/wire: two hundred thousand damaged messages do no harm") 
   seeds.emplace_back(kRefusalBytes);
   encode_refusal({RefusalReason::epoch, 1, 2},
                  std::span<std::byte, kRefusalBytes>(seeds.back().data(), kRefusalBytes));
-  const auto entry = encoded(some_entry(EntryKind::put, "key", "a value of some length"));
+  EntryView grouped = some_entry(EntryKind::put, "key", "a value of some length");
+  grouped.group_continues = true;
+  const auto entry = encoded(grouped);
   EntryView piece = some_entry(EntryKind::fragment, "", "piece");
   piece.key_bytes = 3;
   piece.value_bytes = 10;

@@ -15,8 +15,8 @@ class PollSource {
   virtual std::uint32_t poll(std::uint32_t budget) = 0;
   /// Sends what was staged. Called at the end of a turn, and in the middle of a long one.
   virtual void flush() {}
-  /// Before the reactor parks: make producers outside of this process see that it sleeps. The reactor issues
-  /// a full fence after all sources are armed, and asks has_work() again after that fence.
+  /// Before the reactor parks: make producers outside of this process see that it sleeps. Reactor::
+  /// arm_sources() issues a full fence after all of them, and the driver asks has_work() again after it.
   virtual void arm() {}
   /// After every park, however it ended.
   virtual void disarm() {}

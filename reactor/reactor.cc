@@ -4,6 +4,7 @@
 
 #include <tidelock/base/bytes.h>
 #include <tidelock/base/check.h>
+#include <tidelock/reactor/fence.h>
 #include <tidelock/reactor/reactor.h>
 
 #include "operation_pool.h"
@@ -169,6 +170,9 @@ bool Reactor::has_work() {
 
 void Reactor::arm_sources() {
   for_each_source([](PollSource& source) { source.arm(); });
+  // Pairs with the fence of each source's waker between what it publishes and its look at what arm() stored
+  // (ShmRingLink::wake_peer): either has_work() finds the one, or the waker finds the other.
+  full_fence();
 }
 
 void Reactor::disarm_sources() {

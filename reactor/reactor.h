@@ -72,7 +72,8 @@ class Reactor {
   Instant turn();
   /// True if a turn would find work now: ready fibers, due timers, completions or any source.
   [[nodiscard]] bool has_work();
-  /// For the driver's park protocol; see poll_source.h.
+  /// For the driver's park protocol; see poll_source.h. arm_sources() ends with a full fence: whoever parks
+  /// asks has_work() after it.
   void arm_sources();
   void disarm_sources();
 

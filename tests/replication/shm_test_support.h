@@ -15,7 +15,6 @@
 #include <sys/socket.h>
 
 #include <tidelock/reactor/clock.h>
-#include <tidelock/reactor/fence.h>
 #include <tidelock/reactor/random.h>
 #include <tidelock/reactor/reactor.h>
 #include <tidelock/reactor/ring.h>
@@ -131,7 +130,6 @@ class ParkingDriver {
       if (done()) return true;
       if (clock_.now() >= give_up) return false;
       reactor_->arm_sources();
-      full_fence();  // pairs with the fence in the peer's flush()
       if (!reactor_->has_work()) {
         ++parks_;
         const bool woken = io_->wait(kBackStop);

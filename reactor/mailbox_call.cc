@@ -119,18 +119,17 @@ void Mailbox::State::reply(Peer& caller, std::uint64_t id, const std::byte* resu
 }
 
 bool Mailbox::State::fiber_call_can_start() const {
-  if (fiber_calls_first == fiber_calls.size()) return false;
-  const std::uint32_t fibers = reactor.options().max_fibers;
-  return fiber_calls_running < std::max(fibers / 2, 1U) &&
-         reactor.stats().fibers_live.load(std::memory_order_relaxed) < fibers;
+  return fiber_calls_first != fiber_calls.size() &&
+         fiber_calls_running < std::max(reactor.options().max_fibers / 2, 1U) && reactor.can_spawn();
 }
 
-void Mailbox::State::start_fiber_calls() {
-  while (fiber_calls_first != fiber_calls.size()) {
-    if (fiber_calls_running >= std::max(reactor.options().max_fibers / 2, 1U)) return;
+std::uint32_t Mailbox::State::start_fiber_calls() {
+  std::uint32_t started = 0;
+  while (fiber_call_can_start()) {
     const FiberCall call = fiber_calls[fiber_calls_first];
-    // Out of fibers: the call keeps its place, and poll() tries again.
-    if (!reactor.spawn_detached("mailbox call", [this, call] { run_fiber_calls(call); })) return;
+    // Out of fibers after all: the call keeps its place until a stack was given back.
+    if (!reactor.spawn_detached("mailbox call", [this, call] { run_fiber_calls(call); })) break;
+    ++started;
     ++fiber_calls_running;
     ++fiber_calls_first;
     // A trickle of calls that never lets the queue run empty must not make it grow.
@@ -140,6 +139,7 @@ void Mailbox::State::start_fiber_calls() {
       fiber_calls_first = 0;
     }
   }
+  return started;
 }
 
 void Mailbox::State::run_fiber_calls(FiberCall first) {

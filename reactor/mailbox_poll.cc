@@ -61,10 +61,7 @@ bool Mailbox::has_settled_work() const {
 
 std::uint32_t Mailbox::State::poll(std::uint32_t budget) {
   std::uint32_t found = waiting.empty() ? 0 : serve_senders();
-  if (fiber_call_can_start()) {
-    start_fiber_calls();
-    ++found;
-  }
+  if (fiber_call_can_start()) found += start_fiber_calls();
   const std::uint32_t received = directory.uses_bitmap() ? poll_pending(budget) : poll_all(budget);
   if (received != 0) count(stats.received, received);
   return found + received;

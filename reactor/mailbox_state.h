@@ -104,7 +104,7 @@ struct Mailbox::State {
   void serve_call(Peer& caller, const LaneSlot& slot);
   void reply(Peer& caller, std::uint64_t id, const std::byte* result);
   void complete(Peer& target, const LaneSlot& slot);
-  void start_fiber_calls();
+  std::uint32_t start_fiber_calls();
   void run_fiber_calls(FiberCall first);
   [[nodiscard]] bool fiber_call_can_start() const;
 

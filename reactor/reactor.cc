@@ -200,6 +200,8 @@ void Reactor::cancel_all() { scheduler_->cancel_all(); }
 
 bool Reactor::idle() const { return scheduler_->live() == 0 && operations_->idle() && io_.in_flight() == 0; }
 
+bool Reactor::can_spawn() const { return scheduler_->can_allocate(); }
+
 Fiber* Reactor::allocate_fiber(const char* name) { return scheduler_->allocate(name); }
 
 void* Reactor::reserve_body(Fiber* fiber, std::size_t bytes, std::size_t alignment) {

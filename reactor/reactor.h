@@ -100,6 +100,9 @@ class Reactor {
     return {};
   }
 
+  /// False: spawn would be refused, and will be until a fiber has ended and its handle is gone.
+  [[nodiscard]] bool can_spawn() const;
+
   /// The time as of this turn, refreshed at its start and every 16 fiber switches. Costs a load.
   [[nodiscard]] Instant now() const { return now_; }
   /// Reads the clock.

@@ -78,6 +78,7 @@ class Scheduler {
 
   /// Null if out of stacks.
   Fiber* allocate(const char* name);
+  [[nodiscard]] bool can_allocate() const { return stacks_->can_take(); }
   /// Room for the fiber's closure and result, outside of the stack proper.
   static void* reserve_body(Fiber& fiber, std::size_t bytes, std::size_t alignment);
   void start(Fiber& fiber, detail::FiberBody& body);

@@ -108,7 +108,8 @@ Stack* StackPool::take() {
   } else {
     if (all_.size() == max_stacks_) return nullptr;
     stack = map_one();
-    if (stack == nullptr) return nullptr;
+    refused_ = stack == nullptr;
+    if (refused_) return nullptr;
   }
   ++in_use_;
   return stack;
@@ -118,6 +119,7 @@ void StackPool::give_back(Stack& stack) {
   TL_ASSERT(in_use_ > 0, "a stack was given back twice");
   measure(stack);
   --in_use_;
+  refused_ = false;
   stack.next_free = free_;
   free_ = &stack;
 }

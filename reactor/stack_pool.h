@@ -45,6 +45,11 @@ class StackPool {
   /// Null if all are in use, or the kernel refuses another mapping.
   Stack* take();
   void give_back(Stack& stack);
+  /// False: take() would find nothing, as far as is known. A mapping that the kernel refused is not worth
+  /// another try until a stack was given back.
+  [[nodiscard]] bool can_take() const {
+    return free_ != nullptr || (all_.size() < max_stacks_ && (!refused_ || in_use_ == 0));
+  }
 
   [[nodiscard]] std::uint32_t in_use() const { return in_use_; }
   [[nodiscard]] const std::vector<Stack*>& all() const { return all_; }
@@ -63,6 +68,7 @@ class StackPool {
   std::uint32_t in_use_ = 0;
   std::size_t peak_bytes_ = 0;
   std::uint64_t returns_ = 0;
+  bool refused_ = false;  ///< by the kernel, and no stack was given back since
   Stack* free_ = nullptr;
   std::vector<Stack*> all_;
 };

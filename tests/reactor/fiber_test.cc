@@ -18,6 +18,7 @@
 #include <tidelock/reactor/fiber.h>
 #include <tidelock/reactor/reactor.h>
 
+#include "fiber_switch.h"
 #include "null_io.h"
 #include "stack_pool.h"
 
@@ -435,6 +436,28 @@ TEST_CASE("reactor/fiber: the byte below a stack cannot be written, the lowest b
   const int below = write_at(-1);
   REQUIRE(WIFSIGNALED(below));
   CHECK(WTERMSIG(below) == SIGSEGV);
+}
+
+TEST_CASE("reactor/fiber: a stack that the kernel refused is not asked for again before one was given back") {
+  if (kAddressSanitizer || kThreadSanitizer) return;  // their shadow needs mappings, too
+  const int status = fork_status([] {
+    auto pool = StackPool::create(16 * 1024, 4, 0);
+    REQUIRE(pool);
+    Stack* const first = (*pool)->take();
+    const bool could = (*pool)->can_take();
+    rlimit limit{};
+    ::getrlimit(RLIMIT_AS, &limit);
+    const rlimit none{1, limit.rlim_max};
+    ::setrlimit(RLIMIT_AS, &none);
+    const bool refused = (*pool)->take() == nullptr;
+    const bool can_when_refused = (*pool)->can_take();
+    (*pool)->give_back(*first);
+    const bool can_again = (*pool)->can_take();
+    ::setrlimit(RLIMIT_AS, &limit);
+    ::_exit(could && refused && !can_when_refused && can_again ? 0 : 1);
+  });
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
 }
 
 TEST_CASE("reactor/fiber: a stack that overflows hits its guard page") {

@@ -419,3 +419,40 @@ TEST_CASE("reactor/mailbox: a lost wakeup would be noticed, a sender on its way 
   village.run_for(milliseconds(1));
   CHECK_FALSE(village.mailbox(1).has_settled_work());
 }
+
+TEST_CASE("reactor/mailbox: calls that wait for a stack do not keep their reactor busy") {
+  ReactorOptions few = Rig::small();
+  few.max_fibers = 4;
+  Village village(2, {}, 1, few);
+  Reactor& target = *village.at(1).reactor;
+  // Ended, but their stacks are held by their handles.
+  std::vector<JoinHandle<void>> handles;
+  for (int i = 0; i < 4; ++i) {
+    auto handle = target.spawn("held", [] {});
+    REQUIRE(handle);
+    handles.push_back(*std::move(handle));
+  }
+  CHECK_FALSE(target.can_spawn());
+  village.at(1).woken = true;
+  village.run_for(milliseconds(1));
+  CHECK(target.stats().fibers_live == 0);
+  int answers = 0;
+  village.spawn(0, [&village, &answers] {
+    const auto answer = village.mailbox(0).call_in_fiber(
+        core(1), [](Reactor&) { return 1; }, village.clock.now() + seconds(100));
+    if (answer) ++answers;
+  });
+  village.at(0).reactor->turn();
+  target.turn();
+  CHECK(village.mailbox(1).stats().received == 1);
+  const std::uint64_t busy_turns = target.stats().busy_turns;
+  for (int i = 0; i < 5; ++i) target.turn();
+  CHECK(target.stats().busy_turns == busy_turns);
+  CHECK_FALSE(target.has_work());
+  handles.pop_back();
+  CHECK(target.can_spawn());
+  village.at(1).woken = true;
+  village.run_for(milliseconds(1));
+  CHECK(answers == 1);
+  handles.clear();
+}

@@ -87,22 +87,27 @@ std::uint32_t Mailbox::State::poll_all(std::uint32_t budget) {
 std::uint32_t Mailbox::State::poll_pending(std::uint32_t budget) {
   LaneDirectory::PendingWords& words = directory.pending(self);
   const std::uint32_t used = (directory.cores() + 63) / 64;
+  const std::uint32_t first_word = next_core / 64;
+  const std::uint64_t from_first = ~std::uint64_t{0} << (next_core % 64);
   std::uint32_t received = 0;
-  for (std::uint32_t i = 0; i < used && received < budget; ++i) {
-    const std::uint32_t word = (next_core + i) % used;
+  // The word of the first core is looked at twice: from that core on, and in the end up to it.
+  for (std::uint32_t i = 0; i <= used && received < budget; ++i) {
+    const std::uint32_t word = (first_word + i) % used;
     if (words[word].load(std::memory_order_relaxed) != 0) {
       // A read-modify-write: a sender either finds the bit cleared and sets it again, or we find its slots.
       ready[word] |= words[word].exchange(0, std::memory_order_acq_rel);
     }
     std::uint64_t left = ready[word];
+    if (i == 0) left &= from_first;
+    if (i == used) left &= ~from_first;
     while (left != 0 && received < budget) {
       const std::uint32_t core = word * 64 + static_cast<std::uint32_t>(std::countr_zero(left));
       left &= left - 1;
       received += poll_peer(peer(CoreId{static_cast<std::uint16_t>(core)}), budget - received);
       if (received < budget) ready[word] &= ~(std::uint64_t{1} << (core % 64));
+      next_core = core + 1 == directory.cores() ? 0 : core + 1;
     }
   }
-  next_core = next_core + 1 >= used ? 0 : next_core + 1;
   if (received < budget) event_pending = false;
   return received;
 }
@@ -117,9 +122,13 @@ bool Mailbox::State::connect_inbound(Peer& peer) {
 }
 
 std::uint32_t Mailbox::State::poll_peer(Peer& peer, std::uint32_t budget) {
-  // Replies first: they free slots and credits.
-  std::uint32_t received = peer.calls != nullptr ? poll_replies(peer, budget) : 0;
+  // Replies first: they free slots and credits. But only half of the budget, so that a core with many calls
+  // under way still serves the one that it calls; an odd item goes to either in turn.
+  peer.odd_to_replies = !peer.odd_to_replies;
+  const std::uint32_t replies = budget / 2 + (peer.odd_to_replies ? budget % 2 : 0);
+  std::uint32_t received = peer.calls != nullptr ? poll_replies(peer, replies) : 0;
   if (received < budget && connect_inbound(peer)) received += poll_requests(peer, budget - received);
+  if (received < budget && peer.calls != nullptr) received += poll_replies(peer, budget - received);
   return received;
 }
 

@@ -58,7 +58,8 @@ struct Mailbox::Peer {
   bool touched = false;  ///< is in State::touched
   bool requests_dirty = false;
   bool replies_dirty = false;
-  bool freed = false;  ///< slots of `in` became free
+  bool freed = false;           ///< slots of `in` became free
+  bool odd_to_replies = false;  ///< who had the odd item of the last poll's budget
   // How far each side was told of, where the carrier is msg_ring.
   std::uint32_t requests_announced = 0;
   std::uint32_t replies_announced = 0;
@@ -117,8 +118,10 @@ struct Mailbox::State {
   std::vector<std::unique_ptr<Peer>> peers;  ///< by core; null until first used
   std::vector<Peer*> touched;
   std::vector<Peer*> flushing;
-  std::vector<Peer*> waiting;   ///< peers with fibers in `senders`
-  std::uint32_t next_core = 0;  ///< where the next poll starts, so that no lane is served first for ever
+  std::vector<Peer*> waiting;  ///< peers with fibers in `senders`
+  /// The core that the next poll looks at first, so that no lane is served first for ever. With the bitmap it
+  /// is the one after the last that was looked at.
+  std::uint32_t next_core = 0;
   std::array<std::uint64_t, LaneDirectory::kCoresMax / 64>
       ready{};                 ///< taken from the pending words, not drained
   bool event_pending = false;  ///< the eventfd spoke; cleared when its lanes are drained

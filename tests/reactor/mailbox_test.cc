@@ -420,6 +420,65 @@ TEST_CASE("reactor/mailbox: a lost wakeup would be noticed, a sender on its way 
   CHECK_FALSE(village.mailbox(1).has_settled_work());
 }
 
+TEST_CASE("reactor/mailbox: replies, however many, do not keep requests from being served") {
+  for (const std::uint32_t budget : {64U, 1U}) {
+    CAPTURE(budget);
+    Village village(2);
+    int answers = 0;
+    for (int i = 0; i < 100; ++i) {
+      village.spawn(0, [&village, &answers] {
+        const auto answer = village.mailbox(0).call(
+            core(1), [](Reactor&) { return 1; }, village.clock.now() + seconds(100));
+        if (answer) ++answers;
+      });
+    }
+    village.at(0).reactor->turn();
+    village.at(0).held = true;
+    int served = 0;
+    int* counter = &served;
+    CHECK(village.mailbox(1).try_post(core(0), [counter](Reactor&) { ++*counter; }));
+    village.at(1).woken = true;
+    village.run_for(milliseconds(1));
+    CHECK(village.mailbox(1).stats().received == 100);
+    // Now a hundred replies and one request wait: more replies than a poll takes.
+    CHECK(village.mailbox(0).poll(budget) == budget);
+    if (budget == 1) CHECK(village.mailbox(0).poll(budget) == budget);
+    CHECK(served == 1);
+    CHECK(village.mailbox(0).stats().received == (budget == 1 ? 2 : budget));
+    village.at(0).held = false;
+    village.at(0).woken = true;
+    village.run_for(milliseconds(1));
+    CHECK(answers == 100);
+  }
+}
+
+TEST_CASE("reactor/mailbox: where senders set bits, none of them is served first for ever") {
+  for (const std::uint32_t cores : {9U, 66U}) {
+    CAPTURE(cores);
+    Village village(cores, tiny(64));
+    village.at(0).held = true;
+    std::vector<std::uint32_t> served(cores);
+    for (const std::size_t from : {std::size_t{1}, std::size_t{5}, std::size_t{cores - 1}}) {
+      std::uint32_t* counter = &served[from];
+      for (int i = 0; i < 60; ++i) {
+        CHECK(village.mailbox(from).try_post(core(0), [counter](Reactor&) { ++*counter; }));
+      }
+      village.mailbox(from).flush();
+    }
+    // Each poll's budget is less than what any of the three has sent.
+    for (std::uint32_t round = 1; round <= 5; ++round) {
+      for (int i = 0; i < 3; ++i) CHECK(village.mailbox(0).poll(4) == 4);
+      CHECK(served[1] == 4 * round);
+      CHECK(served[5] == 4 * round);
+      CHECK(served[cores - 1] == 4 * round);
+    }
+    village.at(0).held = false;
+    village.at(0).woken = true;
+    village.run_for(milliseconds(1));
+    CHECK(village.mailbox(0).stats().received == 180);
+  }
+}
+
 TEST_CASE("reactor/mailbox: calls that wait for a stack do not keep their reactor busy") {
   ReactorOptions few = Rig::small();
   few.max_fibers = 4;

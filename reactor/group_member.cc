@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <poll.h>
 #include <pthread.h>
+#include <system_error>
 #include <unistd.h>
 
 #include <sys/eventfd.h>
@@ -37,8 +38,15 @@ GroupMember::~GroupMember() {
   if (event_fd_ >= 0) ::close(event_fd_);
 }
 
-void GroupMember::start_thread() {
-  thread_ = std::thread([this] { run(); });
+Status GroupMember::start_thread() {
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    return Error::from_errno(error.code().value(), "no thread for reactor " + std::to_string(id_.value) +
+                                                       ": raise the limit of processes (ulimit -u) or of "
+                                                       "the control group (pids.max), or use fewer reactors");
+  }
+  return {};
 }
 
 void GroupMember::run() {

@@ -59,9 +59,12 @@ class GroupMember final : public Waker {
   GroupMember(GroupShared& shared, CoreId id);
   ~GroupMember() override;
 
-  void start_thread();
-  /// Thread: the group's owner
-  void join() { thread_.join(); }
+  /// Errors:   EAGAIN the system allows no more threads
+  Status start_thread();
+  /// Nothing to wait for if the thread was not started. Thread: the group's owner
+  void join() {
+    if (thread_.joinable()) thread_.join();
+  }
   [[nodiscard]] bool ended() const { return ended_.load(std::memory_order_acquire); }
   [[nodiscard]] std::string describe() const;
 

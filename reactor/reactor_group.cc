@@ -80,11 +80,17 @@ Status ReactorGroup::Impl::start() {
   for (std::uint32_t i = 0; i < shared.options.reactors; ++i) {
     shared.members.push_back(std::make_unique<GroupMember>(shared, CoreId{static_cast<std::uint16_t>(i)}));
   }
-  for (const auto& one : shared.members) one->start_thread();
+  Status status;
+  std::uint32_t started = 0;
+  for (const auto& one : shared.members) {
+    status = one->start_thread();
+    if (!status) break;
+    ++started;
+  }
   std::unique_lock lock(shared.mutex);
   const auto all = static_cast<std::uint32_t>(shared.members.size());
-  shared.changed.wait(lock, [&] { return shared.ready == all; });
-  const Status status = shared.set_up;
+  shared.changed.wait(lock, [&] { return shared.ready == started; });
+  if (status) status = shared.set_up;
   shared.start = status ? GroupShared::Start::go : GroupShared::Start::give_up;
   shared.changed.notify_all();
   if (status) {

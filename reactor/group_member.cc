@@ -171,20 +171,35 @@ void GroupMember::park(Instant next) {
     if (stall_ != nullptr) stall_->about_to_sleep();
     const Duration to_timer = next == Instant::never() ? Duration{INT64_MAX} : next - reactor_->refresh_now();
     const Duration limit = std::min(to_timer, shared_.options.back_stop);
-    const bool completion = limit.ns > 0 && ring_->wait(limit);
-    note_return(completion, !completion && limit == shared_.options.back_stop);
+    const WaitEnd end = sleep(limit);
+    note_return(end == WaitEnd::timeout && limit == shared_.options.back_stop);
     flag_.finish();
   }
   reactor_->disarm_sources();
   reactor_->refresh_now();
 }
 
-void GroupMember::note_return(bool completion, bool back_stop) {
+/// A signal, the stall detector's own for one, is no reason to turn: that would arm its timer again, which
+/// would send the next. While the flag is up nobody has sent a wakeup, so it is safe to look and sleep on.
+WaitEnd GroupMember::sleep(Duration limit) {
+  const Instant began = reactor_->now();
+  Duration left = limit;
+  while (left.ns > 0) {
+    const WaitEnd end = ring_->wait(left);
+    if (end != WaitEnd::interrupted) return end;
+    if (!flag_.raised() || shared_.stopping.load(std::memory_order_relaxed) || reactor_->has_work())
+      return end;
+    left = limit - (reactor_->refresh_now() - began);
+  }
+  return WaitEnd::timeout;
+}
+
+void GroupMember::note_return(bool back_stop) {
   if (!flag_.raised()) {
     count(park_stats_.wakeups_received);
     return;
   }
-  if (completion || !back_stop) return;
+  if (!back_stop) return;
   count(park_stats_.back_stops);
   // The flag is read last: a sender that has settled without claiming it will never send a wakeup.
   const bool settled = mailbox_->has_settled_work() || host_queue_.has_settled_work();

@@ -90,7 +90,8 @@ class GroupMember final : public Waker {
   void drive();
   bool turn(Instant* next);
   void park(Instant next);
-  void note_return(bool completion, bool back_stop);
+  WaitEnd sleep(Duration limit);
+  void note_return(bool back_stop);
   void drain();
   [[nodiscard]] StopBarrier::Standing standing() const;
   void nap();

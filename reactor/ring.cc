@@ -83,7 +83,7 @@ Status UringBackend::send_from_host(int target_ring_fd, std::uint64_t data) {
   return {};
 }
 
-bool UringBackend::wait(Duration timeout) { return state_->wait(timeout); }
+WaitEnd UringBackend::wait(Duration timeout) { return state_->wait(timeout); }
 
 int UringBackend::fd() const { return state_->ring.ring_fd; }
 

@@ -44,6 +44,13 @@ struct UringStats {
   std::atomic<std::uint64_t> short_submits{0};  ///< the kernel took fewer SQEs than offered
 };
 
+/// What ended UringBackend::wait().
+enum class WaitEnd : std::uint8_t {
+  completion,   ///< there is one, whatever else happened
+  timeout,      ///< all of the time has passed
+  interrupted,  ///< a signal, or the kernel refused to sleep: time is left, and nobody has woken this ring
+};
+
 class UringBackend final : public IoBackend {
  public:
   static Result<std::unique_ptr<UringBackend>> create(const UringOptions& options);
@@ -75,8 +82,7 @@ class UringBackend final : public IoBackend {
   static Status send_from_host(int target_ring_fd, std::uint64_t data);
 
   /// For the driver: submits what is staged and sleeps in io_uring_enter until a completion or `timeout`.
-  /// Returns true if it was a completion, false after the timeout and after a signal.
-  bool wait(Duration timeout);
+  WaitEnd wait(Duration timeout);
 
   [[nodiscard]] int fd() const;
   [[nodiscard]] const UringFeatures& features() const;

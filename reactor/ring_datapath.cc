@@ -294,9 +294,9 @@ void UringBackend::State::complete_send(const Cqe& cqe) {
 
 // ---- sleeping ----
 
-bool UringBackend::State::wait(Duration timeout) {
+WaitEnd UringBackend::State::wait(Duration timeout) {
   flush();
-  if (completions_ready()) return true;
+  if (completions_ready()) return WaitEnd::completion;
   const std::int64_t ns = std::max<std::int64_t>(timeout.ns, 0);
   __kernel_timespec limit{ns / 1'000'000'000, ns % 1'000'000'000};
   io_uring_getevents_arg argument{};
@@ -308,7 +308,8 @@ bool UringBackend::State::wait(Duration timeout) {
                                      IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG,
                                      reinterpret_cast<sigset_t*>(&argument), sizeof argument);
   if (result < 0 && result != -ETIME) handle_refusal(-result, kRefusalsTolerated + 1);
-  return completions_ready();
+  if (completions_ready()) return WaitEnd::completion;
+  return result == -ETIME ? WaitEnd::timeout : WaitEnd::interrupted;
 }
 
 }  // namespace tidelock

@@ -84,7 +84,7 @@ struct UringBackend::State {
   void retry_cancels();
   std::uint32_t poll(std::uint32_t budget);
   void flush();
-  bool wait(Duration timeout);
+  WaitEnd wait(Duration timeout);
   Status send(int target_ring_fd, std::uint64_t data, SendFailed failed, void* context);
 
   io_uring_sqe* next_sqe();

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <csignal>
 #include <system_error>
+#include <thread>
 #include <unistd.h>
 
 #include <doctest/doctest.h>
@@ -37,6 +38,28 @@ enum ChildExit : int { kAsExpected = 0, kOtherError, kNoRemedy, kNotLimited, kNo
 }
 
 }  // namespace
+
+TEST_CASE("reactor/group: the stall detector lets a parked reactor sleep, and that sleep can be ended") {
+  ReactorGroupOptions options = group_options(1);
+  options.spin = Duration{0};
+  options.back_stop = seconds(3'600);
+  options.stall_signal = SIGRTMIN + 5;
+  options.reactor.stall_threshold = milliseconds(5);
+  auto group = start_group(options);
+  for (int round = 0; round < 2; ++round) {
+    CHECK(group->run(
+        core(0), [] {}, kPatience));
+    bool sleeps = false;
+    for (int i = 0; i < 20 && !sleeps; ++i) {
+      const std::uint64_t turns = group->reactor(core(0)).stats().turns;
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));  // of many thresholds
+      sleeps = group->reactor(core(0)).stats().turns == turns;
+    }
+    CHECK(sleeps);
+  }
+  CHECK(group->park_stats(core(0)).back_stops == 0);
+  stop_group(*group);
+}
 
 TEST_CASE("reactor/group: where the system allows no more threads, start() says so and leaves none behind") {
   if (kSanitized) {

@@ -87,7 +87,7 @@ TEST_CASE(
     RingThread target([&](UringBackend& ring) {
       ring.on_message(&Messages::record, &arrived);
       sleeping = 1;
-      woken = ring.wait(seconds(60));
+      woken = ring.wait(seconds(60)) == WaitEnd::completion;
       ring.poll(64);
     });
     while (sleeping == 0) std::this_thread::yield();

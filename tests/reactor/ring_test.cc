@@ -306,12 +306,12 @@ TEST_CASE("reactor/ring: a loop that only looks is told of pending work and fetc
 
 TEST_CASE("reactor/ring: wait ends by its timeout, and at once if a completion is there") {
   auto ring = make_ring();
-  CHECK(!ring->wait(milliseconds(5)));
-  CHECK(!ring->wait(Duration{-1}));
+  CHECK(ring->wait(milliseconds(5)) == WaitEnd::timeout);
+  CHECK(ring->wait(Duration{-1}) == WaitEnd::timeout);
   Recorder operation;
   REQUIRE(ring->submit(nop(), operation));
-  CHECK(ring->wait(seconds(60)));
-  CHECK(ring->wait(seconds(60)));
+  CHECK(ring->wait(seconds(60)) == WaitEnd::completion);
+  CHECK(ring->wait(seconds(60)) == WaitEnd::completion);
   CHECK(ring->poll(64) == 1);
   CHECK(operation.ended);
 }
@@ -331,7 +331,7 @@ TEST_CASE("reactor/ring: a signal ends the wait and is no completion") {
     }
   });
   const auto begun = std::chrono::steady_clock::now();
-  CHECK(!ring->wait(seconds(300)));
+  CHECK(ring->wait(seconds(300)) == WaitEnd::interrupted);
   CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds(100));
   waiting = false;
   interrupter.join();

@@ -132,8 +132,8 @@ class ParkingDriver {
       reactor_->arm_sources();
       if (!reactor_->has_work()) {
         ++parks_;
-        const bool woken = io_->wait(kBackStop);
-        if (!woken && reactor_->has_work()) ++lost_wakeups_;
+        const WaitEnd end = io_->wait(kBackStop);
+        if (end == WaitEnd::timeout && reactor_->has_work()) ++lost_wakeups_;
       }
       reactor_->disarm_sources();
     }

@@ -1,4 +1,3 @@
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -8,7 +7,6 @@
 
 #include <doctest/doctest.h>
 
-#include <tidelock/reactor/fence.h>
 #include <tidelock/reactor/reactor.h>
 #include <tidelock/reactor/sync.h>
 
@@ -120,52 +118,6 @@ TEST_CASE("reactor/reactor: sources are armed and disarmed for the park") {
   rig.reactor->disarm_sources();
   CHECK_FALSE(source.armed);
   rig.reactor->remove_source(source);
-}
-
-TEST_CASE(
-    "reactor/reactor: either a waker sees that a source is armed, or has_work() sees what it published") {
-  struct Watched final : PollSource {
-    std::uint32_t poll(std::uint32_t) override { return 0; }
-    void arm() override { armed.store(true, std::memory_order_relaxed); }
-    [[nodiscard]] bool has_work() const override { return published.load(std::memory_order_relaxed); }
-    alignas(64) std::atomic<bool> armed{false};
-    alignas(64) std::atomic<bool> published{false};
-  } source;
-  constexpr int kRounds = 50'000;
-  alignas(64) std::atomic<int> begun{0};
-  alignas(64) std::atomic<int> ended{0};
-  bool seen_armed = false;
-  std::thread waker([&] {
-    for (int round = 1; round <= kRounds; ++round) {
-      for (int spins = 0; begun.load(std::memory_order_acquire) < round;) {
-        if (++spins > 1'000) std::this_thread::yield();
-      }
-      source.published.store(true, std::memory_order_relaxed);
-      full_fence();  // pairs with the one in arm_sources()
-      seen_armed = source.armed.load(std::memory_order_relaxed);
-      ended.store(round, std::memory_order_release);
-    }
-  });
-  int missed = 0;
-  {
-    Rig rig;
-    rig.reactor->add_source(source);
-    for (int round = 1; round <= kRounds; ++round) {
-      begun.store(round, std::memory_order_release);
-      for (int i = round % 64; i > 0; --i) spin_hint();
-      rig.reactor->arm_sources();
-      const bool work = rig.reactor->has_work();
-      for (int spins = 0; ended.load(std::memory_order_acquire) < round;) {
-        if (++spins > 1'000) std::this_thread::yield();
-      }
-      if (!work && !seen_armed) ++missed;
-      source.armed.store(false, std::memory_order_relaxed);
-      source.published.store(false, std::memory_order_relaxed);
-    }
-    rig.reactor->remove_source(source);
-  }
-  waker.join();
-  CHECK(missed == 0);
 }
 
 TEST_CASE("reactor/reactor: a callback may remove sources, itself included, and add others") {

@@ -13,6 +13,8 @@ else
   echo "== lint: format"
   "$clang_format" --dry-run --Werror "${files[@]}"
 fi
+echo "== lint: the README's example is the tested one"
+awk '/^```cpp$/ {inside = 1; next} /^```$/ {inside = 0} inside' README.md | diff - tests/consumer/quickstart.cc
 echo "== lint: clang-tidy"
 [ -f build/dev/compile_commands.json ] || cmake --preset dev -Wno-dev >/dev/null
 # Tests and benchmarks are held to the compiler's warnings; the library and the program to these as well.

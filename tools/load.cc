@@ -38,7 +38,7 @@ ShardLoad::ShardLoad(Engine& engine, ShardId shard, const RunOptions& run, const
 Status ShardLoad::start(void (ShardLoad::*body)(std::uint32_t)) {
   for (std::uint32_t fiber = 0; fiber < run_.in_flight; ++fiber) {
     live_.fetch_add(1, std::memory_order_relaxed);
-    const Status started = engine_.spawn_on(shard_, [this, body, fiber] {
+    Status started = engine_.spawn_on(shard_, [this, body, fiber] {
       (this->*body)(fiber);
       live_.fetch_sub(1, std::memory_order_release);
     });

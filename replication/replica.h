@@ -26,8 +26,7 @@ class Applier {
   /// Entries are checked and in LSN order. Fragments arrive in order of their offset; the last one makes the
   /// put visible. After an error the link is closed and the same entries come again with the next one.
   /// Suspends: never
-  /// Lifetime: keys and values until the call returns; a hostile peer may change the bytes (not the lengths)
-  ///           meanwhile, so decide on copies
+  /// Lifetime: keys and values until the call returns, in memory of the replica's own that no peer can change
   virtual Status apply(std::span<const EntryView> entries) = 0;
   /// The stream broke: forget any half-assembled put.
   virtual void abandon_fragments() = 0;

@@ -98,6 +98,11 @@ Status Replica::State::accept_header(const FrameHeader& header) const {
 
 Status Replica::State::accept_batch(const Batch& batch) {
   TL_TRY(accept_header(batch.header));
+  if (batch.payload.size() > kGroupBytesMax) {
+    return Error(ReplicationErrc::too_large, "its " + std::to_string(batch.payload.size()) +
+                                                 " bytes are more than a group may have, " +
+                                                 std::to_string(kGroupBytesMax));
+  }
   const std::uint32_t turns_early =
       options.policy != nullptr ? options.policy->turns_acknowledged_early() : 0;
   checked.clear();
@@ -106,7 +111,8 @@ Status Replica::State::accept_batch(const Batch& batch) {
   std::uint32_t entries = 0;
   Lsn last{};
   Status status;
-  for (EntryReader reader(batch.payload); status && !reader.at_end();) {
+  const Bytes payload = own_copy(batch.payload);
+  for (EntryReader reader(payload); status && !reader.at_end();) {
     const auto entry = reader.next();
     status = entry ? accept_entry(*entry, batch.header.epoch) : Status(entry.error());
     if (!status) break;
@@ -126,8 +132,17 @@ Status Replica::State::accept_batch(const Batch& batch) {
   TL_TRY(std::move(status));
   if (entries != batch.header.entries || last != batch.header.last_lsn) return ReplicationErrc::bad_length;
   commit = std::max(commit, batch.header.commit_lsn);
-  if (turns_early > 0) defer(batch.payload, turns_early);
+  if (turns_early > 0) defer(payload, turns_early);
   return {};
+}
+
+/// What the CRCs were right for is what is applied, every key and value the same however often it is read:
+/// the batch itself is memory that a hostile peer may be changing. Fragments would be safe without, since
+/// they are read once after their CRC; they take the same path.
+Bytes Replica::State::own_copy(Bytes payload) {
+  if (staged.size() < payload.size()) staged.resize(payload.size());
+  std::copy(payload.begin(), payload.end(), staged.begin());
+  return Bytes(staged).first(payload.size());
 }
 
 Status Replica::State::accept_entry(const EntryView& entry, Epoch frame_epoch) {

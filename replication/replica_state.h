@@ -78,6 +78,7 @@ struct Replica::State {
   std::uint32_t take_batches(std::uint32_t budget);
   Status accept_header(const FrameHeader& header) const;
   Status accept_batch(const Batch& batch);
+  Bytes own_copy(Bytes payload);
   Status accept_entry(const EntryView& entry, Epoch frame_epoch);
   Status accept_in_group(const EntryView& entry);
   Status accept_fragment(const EntryView& entry);
@@ -107,8 +108,11 @@ struct Replica::State {
   Instant sent_at{};
   std::uint64_t turn = 0;
   std::deque<Deferred> deferred;
+  /// Copy of the batch in hand, which `checked` points into. As large as the largest batch so far: at most
+  /// kGroupBytesMax.
+  std::vector<std::byte> staged = std::vector<std::byte>(kPollBytesMax);
   std::vector<EntryView> checked;  ///< of the batch in hand, not yet applied: a slice, or a group
-  std::uint64_t group_bytes = 0;    ///< of the group that the next entry continues
+  std::uint64_t group_bytes = 0;   ///< of the group that the next entry continues
   LsnList<Waiter> waiters;
   OwnedTimer heartbeat{*this, [](Timer& timer) { static_cast<OwnedTimer&>(timer).state.tick(); }};
 };

@@ -26,6 +26,7 @@ class MapApplier final : public Applier {
  public:
   Status apply(std::span<const EntryView> entries) override {
     if (refuse) return ReplicationErrc::too_large;
+    if (before_apply) before_apply();
     largest_slice = std::max(largest_slice, entries.size());
     for (const EntryView& entry : entries) {
       switch (entry.kind) {
@@ -59,6 +60,7 @@ class MapApplier final : public Applier {
   int abandoned = 0;
   int half_abandoned = 0;
   bool refuse = false;
+  std::function<void()> before_apply;
 
  private:
   void fragment(const EntryView& entry) {

@@ -181,3 +181,38 @@ TEST_CASE("replication/stream: a long backlog leaves in pieces and does not hold
   CHECK(rig.replica->applied_lsn() == Lsn{200});
   CHECK_FALSE(rig.primary->has_work());
 }
+
+TEST_CASE("replication/stream: a peer that scribbles over its batch while it is applied changes nothing") {
+  StreamRig rig;
+  REQUIRE(rig.connect());
+  int scribbled = 0;
+  rig.applier.before_apply = [&] {
+    ++scribbled;
+    for (auto& slot : rig.wire->slots) std::fill(slot.begin(), slot.end(), std::byte{0xa5});
+  };
+  // Several slices of one batch, so that it is scribbled over before some are checked, too.
+  std::map<std::string, std::string> expected;
+  for (int i = 0; i < 300; ++i) {
+    const std::string key = "key" + std::to_string(i);
+    rig.put(key, "value of " + key);
+    expected[key] = "value of " + key;
+  }
+  rig.settle();
+  CHECK(rig.replica->stats().batches == 1);
+  CHECK(scribbled > 1);
+  CHECK(rig.applier.map == expected);
+  CHECK(rig.replica_lost.empty());
+}
+
+TEST_CASE("replication/stream: a batch larger than any group costs the replica no memory, but the link") {
+  StreamRig rig;
+  REQUIRE(rig.connect());
+  rig.wire->tamper = [](std::vector<std::byte>& batch) {
+    batch.resize(kFrameHeaderBytes + kGroupBytesMax + kEntryAlignment);
+  };
+  rig.put("a", "1");
+  rig.settle();
+  REQUIRE(rig.replica_lost.size() == 1);
+  CHECK(rig.replica_lost[0].find("more than a group") != std::string::npos);
+  CHECK(rig.applier.map.empty());
+}

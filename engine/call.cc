@@ -24,7 +24,10 @@ void reset(Call& call) {
 
 }  // namespace
 
-CallPool::CallPool(std::uint32_t slots) : calls_(std::make_unique<Call[]>(slots)), free_(slots) {
+CallPool::CallPool(std::uint32_t slots)
+    : calls_(std::make_unique<Call[]>(slots)),
+      free_(slots),
+      busy_(EngineErrc::busy, "all " + std::to_string(slots) + " host_slots are in use") {
   for (std::uint32_t i = 0; i < slots; ++i) calls_[i].pool = this;
 }
 
@@ -44,7 +47,7 @@ Result<Call*> CallPool::take() {
   std::uint32_t slot = 0;
   if (free_.pop(slot)) return &calls_[slot];
   leave();
-  return EngineErrc::busy;
+  return busy_;
 }
 
 void CallPool::give_back(Call& call) {
@@ -55,9 +58,14 @@ void CallPool::give_back(Call& call) {
 
 void CallPool::shut() { shut_.store(true); }
 
+CallSlab::CallSlab(std::uint32_t slots_max)
+    : slots_max_(slots_max),
+      busy_(EngineErrc::busy, "the fibers of this core have " + std::to_string(slots_max) +
+                                  " calls to other cores in flight, two for each of max_fibers") {}
+
 Result<Call*> CallSlab::take() {
   if (free_.empty()) {
-    if (all_.size() == slots_max_) return EngineErrc::busy;
+    if (all_.size() == slots_max_) return busy_;
     all_.push_back(std::make_unique<Call>());
     all_.back()->slab = this;
     free_.reserve(all_.size());  // so that giving back never allocates

@@ -103,6 +103,7 @@ class CallPool {
  private:
   std::unique_ptr<Call[]> calls_;
   FreeList free_;
+  Error busy_;  ///< made beforehand: who polls for a slot shall not allocate
   std::atomic<std::uint32_t> inside_{0};
   std::atomic<bool> shut_{false};
 };
@@ -111,7 +112,7 @@ class CallPool {
 /// Thread:   owner core
 class CallSlab {
  public:
-  explicit CallSlab(std::uint32_t slots_max) : slots_max_(slots_max) {}
+  explicit CallSlab(std::uint32_t slots_max);
   /// Errors:   busy: `slots_max` calls are in flight, abandoned ones among them
   Result<Call*> take();
   void give_back(Call& call);
@@ -119,6 +120,7 @@ class CallSlab {
 
  private:
   std::uint32_t slots_max_;
+  Error busy_;
   std::vector<std::unique_ptr<Call>> all_;
   std::vector<Call*> free_;
 };

@@ -112,9 +112,12 @@ class Engine {
   Status close(Duration timeout);
 
   /// Returns once the write has reached `options.ack`; without options, Options::ack.
-  /// Errors:   read_only, key_size, value_too_large, out_of_memory, no_replica, log_full: nothing was
-  /// written;
-  ///           outcome_unknown: written here, not acknowledged by the deadline; closed
+  /// Errors:   nothing was written: read_only, key_size, value_too_large, out_of_memory, no_replica, busy,
+  ///           closed, not_on_reactor, out_of_fibers; and when the deadline passed, or the calling fiber was
+  ///           cancelled, before its turn came: log_full (of what a replica has not taken), not_written (the
+  ///           text names what was in the way);
+  ///           outcome_unknown: written here or on its way, not acknowledged by the deadline, or before the
+  ///           calling fiber was cancelled
   Result<Receipt> put(std::string_view key, std::string_view value, const WriteOptions& options);
   Result<Receipt> put(std::string_view key, std::string_view value);
   /// Erasing an absent key is a write like any other.
@@ -125,7 +128,9 @@ class Engine {
   /// Errors:   too_large: see WriteBatch; else as put, except that out_of_memory says how many were written
   Result<std::vector<Receipt>> write(const WriteBatch& batch, const WriteOptions& options);
   /// Waits for an earlier write (made with AckLevel::local) to reach a level.
-  /// Errors:   history_lost: it was written in another history or epoch (each checked unless {}); as put
+  /// Errors:   outcome_unknown by the deadline, or once the calling fiber was cancelled; history_lost:
+  ///           it was written in another history or epoch (each checked unless {}); wrong_shard, read_only,
+  ///           busy, closed, not_on_reactor
   Status wait(const Receipt& receipt, AckLevel level, Duration timeout);
 
   /// Copies the value into `value` (its capacity is reused) and returns the LSN of the write that made it.
@@ -153,7 +158,8 @@ class Engine {
   using PutCallback = void (*)(void* context, const Result<Receipt>& result);
   /// Copies key and value before it returns, and never waits, so that a callback may start the next. Any
   /// thread. A thread's puts to one shard keep their order.
-  /// Errors:   busy: all host_slots are in use, nothing was done; as put otherwise through the callback
+  /// Errors:   busy: all host_slots are in use, closed, key_size, value_too_large, out_of_memory: nothing was
+  ///           done; the others of put come through the callback, by the deadline
   Status put_async(std::string_view key, std::string_view value, const WriteOptions& options,
                    PutCallback callback, void* context);
 

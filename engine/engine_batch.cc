@@ -69,7 +69,7 @@ class BatchWrite {
     (*call)->shard = share.shard;
     (*call)->level = ack_;
     carry(share, **call);
-    if (const Status launched = call->launch(); !launched) return settle(share, launched.error());
+    if (const Status launched = call->launch(); !launched) return settle(share, launch_error(launched.error()));
     legs_.push_back({&share, *std::move(call)});
   }
 

@@ -49,7 +49,7 @@ Result<Receipt> Engine::Impl::write(CallKind kind, std::string_view key, std::st
   call->level = how.ack;
   call->key.assign(key);
   call->value.assign(value);
-  TL_TRY(call.launch());
+  if (const Status launched = call.launch(); !launched) return launch_error(launched.error());
   if (const Status answered = call.await(); !answered) return write_error(answered.error());
   if (!call->status) return call->status.error();
   return call->receipt;
@@ -95,7 +95,7 @@ Status Engine::wait(const Receipt& receipt, AckLevel level, Duration timeout) {
   call->shard = &shard;
   call->after = receipt;
   call->level = level;
-  TL_TRY(call.launch());
+  if (const Status launched = call.launch(); !launched) return write_error(launched.error());
   if (const Status answered = call.await(); !answered) return write_error(answered.error());
   return call->status;
 }

@@ -29,7 +29,9 @@ class Category final : public std::error_category {
       case EngineErrc::history_lost:
         return "the receipt's history is not the one that this node follows";
       case EngineErrc::busy:
-        return "all host_slots are in use; wait for a completion";
+        return "too many calls are in flight; wait for a completion";
+      case EngineErrc::not_written:
+        return "nothing was written; try again";
     }
     return "unknown engine error " + std::to_string(value);
   }

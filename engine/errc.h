@@ -15,7 +15,8 @@ enum class EngineErrc {
   bad_option,       ///< the detail names the option, its value and its range
   wrong_shard,      ///< a call for another shard's core, or a receipt of another shard
   history_lost,     ///< the receipt belongs to a history or epoch that this node does not follow
-  busy,             ///< all completion slots of host threads are in use; wait for a completion
+  busy,             ///< all slots for calls in flight are in use; wait for a completion. Nothing was done
+  not_written,      ///< a write had no turn by its deadline, or before its fiber was cancelled
 };
 
 std::error_code make_error_code(EngineErrc code);

@@ -68,6 +68,7 @@ void Shard::close_links(const std::string& reason) {
 void Shard::destroy() {
   if (table_ == nullptr) return;
   reactor_.remove_source(*this);
+  overdue_.disarm();
   assembly_ = {};
   primary_.reset();
   replica_.reset();

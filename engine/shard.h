@@ -23,6 +23,7 @@
 #include <tidelock/reactor/poll_source.h>
 #include <tidelock/reactor/reactor.h>
 #include <tidelock/reactor/sync.h>
+#include <tidelock/reactor/timer.h>
 #include <tidelock/replication/primary.h>
 #include <tidelock/replication/replica.h>
 
@@ -107,17 +108,23 @@ class Shard final : private Applier, private PollSource {
 
  private:
   class DigestSum;
+  static constexpr const char* kLargePut = "a large put";
 
   /// While it lives nobody else writes.
   class [[nodiscard]] Hold {
    public:
-    explicit Hold(Shard& shard);
+    Hold(Shard& shard, const char* holder);
     Hold(Hold&& other) noexcept : shard_(std::exchange(other.shard_, nullptr)) {}
     Hold& operator=(Hold&&) = delete;
     ~Hold();
 
    private:
     Shard* shard_;
+  };
+
+  struct OwnedTimer : Timer {
+    OwnedTimer(Shard& owner, Callback callback) : Timer(callback), shard(owner) {}
+    Shard& shard;
   };
 
   Shard(Reactor& reactor, const Options& options, const ShardConfig& config);
@@ -139,8 +146,13 @@ class Shard final : private Applier, private PollSource {
   Result<Lsn> append_all(std::span<const BatchItem> items, AckLevel ack, Instant deadline);
   Result<Lsn> append_large(const BatchItem& item, AckLevel ack, Instant deadline);
   Result<Table::Assembly> assemble(const BatchItem& item);
-  Result<Hold> hold_writes(Instant deadline);
+  /// `holder`: a literal, for the errors of those that wait meanwhile.
+  Result<Hold> hold_writes(const char* holder, Instant deadline);
+  [[nodiscard]] Error not_written(const Error& error, const char* obstacle) const;
   [[nodiscard]] Error log_stayed_full(const Error& error) const;
+  /// Of a write that waited for the log, or behind others that do.
+  [[nodiscard]] Error no_turn(const Error& error) const;
+  Status await_ack(Lsn lsn, AckLevel level, Instant deadline);
   Status await_turn(std::uint32_t bytes, Instant deadline);
   [[nodiscard]] bool may_append() const { return !held_ && !primary_->fragmenting(); }
   void stand(const BatchItem& item, Lsn lsn);
@@ -154,7 +166,9 @@ class Shard final : private Applier, private PollSource {
 
   void start_write(Call& call);
   bool try_start_write(Call& call);
+  void enqueue_write(Call& call);
   void drain_writes();
+  void expire_writes();
   void start_read(Call& call);
   void start_wait(Call& call);
   void start_digest(Call& call);
@@ -174,10 +188,12 @@ class Shard final : private Applier, private PollSource {
   Table::Assembly assembly_;  ///< replica: the put whose fragments arrive
 
   bool held_ = false;  ///< a digest or a large put keeps other writes off
+  const char* holder_ = "";
   Condition released_;
   Mutex large_;                  ///< one large put at a time
   Call* writes_head_ = nullptr;  ///< calls that wait for their turn to append, the first one in work
   Call* writes_tail_ = nullptr;
+  OwnedTimer overdue_{*this, [](Timer& timer) { static_cast<OwnedTimer&>(timer).shard.expire_writes(); }};
   std::deque<std::function<void()>> spawn_backlog_;
   std::size_t spawn_starting_ = 0;  ///< fibers that will take a body each
 

@@ -1,6 +1,7 @@
 // Calls from other threads and cores, started on the loop. See shard.h and call.h.
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include <tidelock/engine/errc.h>
 
@@ -54,18 +55,47 @@ void Shard::finish(Call& call, Status status) {
 
 void Shard::start_write(Call& call) {
   if (writes_head_ == nullptr && try_start_write(call)) return;
-  // A caller's writes keep their order: while one waits, those behind it wait, too.
   call.next_write = nullptr;
-  if (writes_head_ != nullptr) {
-    writes_tail_->next_write = &call;
-    writes_tail_ = &call;
-    return;
-  }
+  // A caller's writes keep their order: while one waits, those behind it wait, too.
+  if (writes_head_ != nullptr) return enqueue_write(call);
   writes_head_ = writes_tail_ = &call;
   const Status spawned = reactor_.spawn_detached("engine writes", [this] { drain_writes(); });
   if (spawned) return;
   writes_head_ = nullptr;
   finish(call, spawned);
+}
+
+void Shard::enqueue_write(Call& call) {
+  writes_tail_->next_write = &call;
+  writes_tail_ = &call;
+  if (!overdue_.armed() || call.deadline < overdue_.deadline())
+    reactor_.timers().arm(overdue_, call.deadline);
+}
+
+/// Ends those whose time is up behind the one in work, which sees to its own.
+void Shard::expire_writes() {
+  if (writes_head_ == nullptr) return;
+  const Instant now = reactor_.now();
+  Instant next = Instant::never();
+  Call* expired = nullptr;
+  Call** expired_end = &expired;
+  Call* last = writes_head_;
+  while (Call* call = last->next_write) {
+    if (call->deadline > now) {
+      if (call->deadline < next) next = call->deadline;
+      last = call;
+      continue;
+    }
+    last->next_write = std::exchange(call->next_write, nullptr);
+    *expired_end = call;
+    expired_end = &call->next_write;
+  }
+  writes_tail_ = last;
+  if (next != Instant::never()) reactor_.timers().arm(overdue_, next);
+  if (expired == nullptr) return;
+  const Error late(ReactorErrc::deadline_exceeded);
+  const Error error = large(*writes_head_) ? not_written(late, kLargePut) : no_turn(late);
+  while (expired != nullptr) finish(*std::exchange(expired, expired->next_write), error);
 }
 
 /// False if the call has to wait for its turn.

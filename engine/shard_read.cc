@@ -176,7 +176,7 @@ Result<std::pair<Digest, Lsn>> Shard::digest(Instant deadline) {
   for (int pass = 0;; ++pass) {
     // A replica cannot hold its primary's writes off, so it repeats until one pass was undisturbed.
     if (pass == kPassesUnheld && primary_) {
-      TL_TRY(Hold held, hold_writes(deadline));
+      TL_TRY(Hold held, hold_writes("a digest", deadline));
       hold.emplace(std::move(held));
     }
     const Lsn lsn = visible_lsn();

@@ -36,14 +36,14 @@ Status Shard::writable(AckLevel ack) const {
 Result<Receipt> Shard::write(const BatchItem& item, AckLevel ack, Instant deadline) {
   const Inside inside(inside_);
   TL_TRY(const Lsn lsn, append(item, ack, deadline));
-  if (ack != AckLevel::local) TL_TRY(primary_->wait(lsn, ack, deadline));
+  if (ack != AckLevel::local) TL_TRY(await_ack(lsn, ack, deadline));
   return receipt(lsn);
 }
 
 Result<Receipt> Shard::write_all(std::span<const BatchItem> items, AckLevel ack, Instant deadline) {
   const Inside inside(inside_);
   TL_TRY(const Lsn lsn, append_all(items, ack, deadline));
-  if (ack != AckLevel::local) TL_TRY(primary_->wait(lsn, ack, deadline));
+  if (ack != AckLevel::local) TL_TRY(await_ack(lsn, ack, deadline));
   return receipt(lsn);
 }
 
@@ -51,7 +51,14 @@ Status Shard::wait(const Receipt& receipt, AckLevel level, Instant deadline) {
   TL_TRY(writable(AckLevel::local));
   TL_TRY(check_receipt(receipt));
   const Inside inside(inside_);
-  return level == AckLevel::local ? Status{} : primary_->wait(receipt.lsn, level, deadline);
+  return level == AckLevel::local ? Status{} : await_ack(receipt.lsn, level, deadline);
+}
+
+/// What stands in the log cannot be taken back, so a cancelled wait for it has an unknown outcome, too.
+Status Shard::await_ack(Lsn lsn, AckLevel level, Instant deadline) {
+  Status waited = primary_->wait(lsn, level, deadline);
+  if (waited || !(waited.error() == ReactorErrc::cancelled)) return waited;
+  return Error(ReplicationErrc::outcome_unknown, "the fiber was cancelled before the acknowledgement came");
 }
 
 // ---- in one turn ------------------------------------------------------------------------------------
@@ -98,20 +105,34 @@ Result<Lsn> Shard::try_write_all(std::span<const BatchItem> items) {
 
 // ---- waiting for the turn ---------------------------------------------------------------------------
 
-/// A deadline that passed before anything was written.
-Error Shard::log_stayed_full(const Error& error) const {
+/// Of a write that ended in a wait before anything was appended.
+Error Shard::not_written(const Error& error, const char* obstacle) const {
+  const std::string shard = "shard " + std::to_string(config_.id.value) + ": ";
+  if (error == ReactorErrc::cancelled)
+    return Error(EngineErrc::not_written, shard + "the fiber was cancelled");
   if (!(error == ReactorErrc::deadline_exceeded)) return error;
+  return Error(EngineErrc::not_written, shard + obstacle + " held this write up beyond its timeout");
+}
+
+Error Shard::log_stayed_full(const Error& error) const {
+  if (!(error == ReactorErrc::deadline_exceeded)) return not_written(error, "");
   return Error(ReplicationErrc::log_full, "shard " + std::to_string(config_.id.value) +
                                               ": nothing was written within the timeout, the log of " +
                                               std::to_string(options_.log_bytes) +
                                               " bytes is full of what a replica has not yet taken");
 }
 
+Error Shard::no_turn(const Error& error) const {
+  return held_ ? not_written(error, holder_) : log_stayed_full(error);
+}
+
 Status Shard::await_turn(std::uint32_t bytes, Instant deadline) {
-  const Status waited =
-      held_ ? to_status(released_.wait(deadline)) : primary_->wait_for_room(bytes, deadline);
-  if (waited) return {};
-  return log_stayed_full(waited.error());
+  if (held_) {
+    const Status released = to_status(released_.wait(deadline));
+    return released ? Status{} : not_written(released.error(), holder_);
+  }
+  const Status room = primary_->wait_for_room(bytes, deadline);
+  return room ? Status{} : no_turn(room.error());
 }
 
 Result<Lsn> Shard::append(const BatchItem& item, AckLevel ack, Instant deadline) {
@@ -146,15 +167,17 @@ Result<Table::Assembly> Shard::assemble(const BatchItem& item) {
     const std::size_t piece = std::min(kCopyBytes, item.value.size() - at);
     assembly.write(item.key.size() + at, item.value.subspan(at, piece));
     if (const Wakeup wakeup = this_fiber::yield(); wakeup == Wakeup::cancelled)
-      return to_status(wakeup).error();
+      return not_written(to_status(wakeup).error(), kLargePut);
   }
   return assembly;
 }
 
 Result<Lsn> Shard::append_large(const BatchItem& item, AckLevel ack, Instant deadline) {
-  TL_TRY(const MutexGuard one_at_a_time, MutexGuard::acquire(large_, deadline));
+  const auto one_at_a_time = MutexGuard::acquire(large_, deadline);
+  if (!one_at_a_time) return not_written(one_at_a_time.error(), kLargePut);
   TL_TRY(Table::Assembly assembly, assemble(item));
-  TL_TRY(const Hold hold, hold_writes(deadline));
+  const auto hold = hold_writes(kLargePut, deadline);
+  if (!hold) return not_written(hold.error(), holder_);
   TL_TRY(writable(ack));
   // Nobody else writes from here to commit(), so what is prepared in the table stays so.
   TL_TRY(table_->prepare(assembly, item.hash));
@@ -167,15 +190,15 @@ Result<Lsn> Shard::append_large(const BatchItem& item, AckLevel ack, Instant dea
   return *appended;
 }
 
-Result<Shard::Hold> Shard::hold_writes(Instant deadline) {
-  while (held_) {
-    if (const Status waited = to_status(released_.wait(deadline)); !waited)
-      return log_stayed_full(waited.error());
-  }
-  return Hold(*this);
+Result<Shard::Hold> Shard::hold_writes(const char* holder, Instant deadline) {
+  while (held_) TL_TRY(to_status(released_.wait(deadline)));
+  return Hold(*this, holder);
 }
 
-Shard::Hold::Hold(Shard& shard) : shard_(&shard) { shard.held_ = true; }
+Shard::Hold::Hold(Shard& shard, const char* holder) : shard_(&shard) {
+  shard.held_ = true;
+  shard.holder_ = holder;
+}
 
 Shard::Hold::~Hold() {
   if (shard_ == nullptr) return;

@@ -53,9 +53,9 @@ class Link : public PollSource {
   /// How many published batches, since the link was made, no longer need the log's bytes (their own
   /// completion has come).
   [[nodiscard]] virtual std::uint64_t batches_completed() const = 0;
-  /// Of a closed link: nothing reads the attached memory any more (a verbs link: its queue pair is destroyed).
-  /// Until then the owner keeps and polls the link, and the memory as it is. Comes true by itself, soon after
-  /// close(). False while the link is ready.
+  /// Of a closed link: nothing reads the attached memory any more (a verbs link: its queue pair is
+  /// destroyed). Until then the owner keeps and polls the link, and the memory as it is. Comes true by
+  /// itself, soon after close(). False while the link is ready.
   [[nodiscard]] virtual bool drained() const = 0;
 
   /// The next whole batch, checked: magic, version, sequence, generation, sizes, CRC.

@@ -15,7 +15,8 @@ namespace {
 
 constexpr std::uint64_t kCapacityMin = 64ULL << 10;
 constexpr std::uint64_t kCapacityMax = 64ULL << 30;
-/// Twice the largest entry, so that in every segment some entry begins, unless a group left a lap's end unused.
+/// Twice the largest entry, so that in every segment some entry begins, unless a group left a lap's end
+/// unused.
 constexpr std::uint64_t kSegmentBytes = 64ULL << 10;
 static_assert(kSegmentBytes >= 2 * kEntryBytesMax);
 

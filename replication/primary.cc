@@ -112,8 +112,8 @@ void Primary::State::drop_all(const std::string& reason) {
   sweep();
 }
 
-/// Removes closed links: they are no replicas any more, but the log waits for them until they are drained. Only
-/// ever called while nobody walks the peers.
+/// Removes closed links: they are no replicas any more, but the log waits for them until they are drained.
+/// Only ever called while nobody walks the peers.
 void Primary::State::sweep() {
   for (std::size_t i = 0; i < peers.size();) {
     if (peers[i].link->state() == LinkState::ready) {

@@ -37,7 +37,8 @@ struct PrimaryOptions {
   Epoch epoch{};
   std::uint32_t node = 0;
   std::uint64_t log_bytes = 16ULL << 20;
-  std::uint32_t group_bytes_max = kEntryBytesMax;  ///< what every link's batches must take: see group_bytes_max()
+  /// Every link's batches must take that much: see Primary::group_bytes_max().
+  std::uint32_t group_bytes_max = kEntryBytesMax;
   Duration heartbeat = milliseconds(100);  ///< a control frame leaves at least this often
   Duration link_timeout = seconds(3);      ///< a peer that says nothing for so long is dropped
 };
@@ -75,10 +76,10 @@ class Primary final : public PollSource {
   ~Primary() override;
 
   /// Appends one entry of at most kEntryBytesMax encoded, if there is room and it is this caller's turn
-  /// (those in wait_for_room() are not overtaken). `bytes_after` above 0: the entry begins or continues a group
-  /// (one batch on every link, visible in one turn of a replica), and that much of it is still to come, encoded
-  /// and from this caller, before it suspends or returns to the loop. Suspends: never
-  /// Errors:   log_full: wait_for_room() and try again; too_large
+  /// (those in wait_for_room() are not overtaken). `bytes_after` above 0: the entry begins or continues a
+  /// group (one batch on every link, visible in one turn of a replica), and that much of it is still to come,
+  /// encoded and from this caller, before it suspends or returns to the loop. Suspends: never Errors:
+  /// log_full: wait_for_room() and try again; too_large
   Result<Lsn> try_append(EntryKind kind, Bytes key, Bytes value, std::uint32_t bytes_after = 0);
   /// Whether entries of that size in a row would be appended now, all of them.
   [[nodiscard]] bool can_append(std::uint32_t encoded_bytes) const;
@@ -126,8 +127,8 @@ class Primary final : public PollSource {
   [[nodiscard]] const PrimaryStats& stats() const;
   /// The committed prefix: what enough replicas have applied, in this version one.
   [[nodiscard]] Lsn commit_lsn() const;
-  /// Sends what is pending, says goodbye on all links and closes them. Waiters get outcome_unknown, those that
-  /// come later at once.
+  /// Sends what is pending, says goodbye on all links and closes them. Waiters get outcome_unknown, those
+  /// that come later at once.
   void close(const std::string& reason);
 
   std::uint32_t poll(std::uint32_t budget) override;

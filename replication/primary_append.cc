@@ -165,8 +165,8 @@ void Primary::State::append_fragment(const EntryView& fragment) {
   append(fragment);
 }
 
-/// A cancelled fiber does not suspend any more, so it turns what it waits for itself. Closed links let go soon:
-/// see Link::drained().
+/// A cancelled fiber does not suspend any more, so it turns what it waits for itself. Closed links let go
+/// soon: see Link::drained().
 void Primary::State::await_departed() {
   while (!departing.empty()) {
     for (Departing& peer : departing) peer.link->poll(1);

@@ -31,8 +31,9 @@ void Primary::disarm() {
 bool Primary::has_work() const {
   if (state_->resumed || state_->unsent) return true;
   const auto& departing = state_->departing;
-  if (std::any_of(departing.begin(), departing.end(),
-                  [](const State::Departing& peer) { return peer.link->has_work() || peer.link->drained(); })) {
+  if (std::any_of(departing.begin(), departing.end(), [](const State::Departing& peer) {
+        return peer.link->has_work() || peer.link->drained();
+      })) {
     return true;
   }
   return std::any_of(state_->peers.begin(), state_->peers.end(), [](const State::Peer& peer) {
@@ -148,8 +149,8 @@ void Primary::State::publish_pending(Peer& peer) {
   if (take_completions(peer)) release_log();
 }
 
-/// One batch of at most two ranges: up to the ring's end, and on from its start. A group is never cut. Returns
-/// its bytes, 0 if the link takes none.
+/// One batch of at most two ranges: up to the ring's end, and on from its start. A group is never cut.
+/// Returns its bytes, 0 if the link takes none.
 std::uint32_t Primary::State::publish_batch(Peer& peer) {
   if (peer.batches_published - peer.batches_completed == kBatchesInFlightMax) return 0;
   const std::uint32_t bytes_max = std::min(peer.link->batch_bytes_max(), kBatchBytesTarget);

@@ -154,7 +154,8 @@ std::string describe(const Refusal& refusal) {
       return "the peer could not read this node's hello (it expected " + ours + ", found " + theirs +
              "): check that the address is a tidelock node's";
     case RefusalReason::credentials:
-      return "the peer runs as user " + ours + ", this node as user " + theirs + ": run both as the same user";
+      return "the peer runs as user " + ours + ", this node as user " + theirs +
+             ": run both as the same user";
   }
   return "the peer refused for reason " + std::to_string(static_cast<unsigned>(refusal.reason)) +
          " (its value " + ours + ", ours " + theirs +

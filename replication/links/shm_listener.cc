@@ -25,6 +25,8 @@ namespace {
 
 /// Peers that have connected and said nothing. Beyond them the kernel's backlog waits.
 constexpr std::size_t kSilentMax = 16;
+/// Of them, processes of other users, whose hellos are awaited only to be refused.
+constexpr std::ptrdiff_t kForeignMax = 2;
 
 // ---- the path -------------------------------------------------------------------------------------------
 
@@ -140,6 +142,7 @@ class UnixListener final : public ShmListener {
   struct Silent {
     UniqueFd socket;
     Instant deadline;
+    bool foreign;
   };
   Status wait_for_peers(Instant deadline);
   Status take_connections();
@@ -180,8 +183,11 @@ Status UnixListener::take_connections() {
       ::poll(nullptr, 0, 20);
       return Error::from_errno(code, "cannot accept a replica; raise the limit on open files (ulimit -n)");
     }
-    if (!check_peer_user(peer.get())) continue;  // another user's process: closed without a word
-    silent_.push_back({std::move(peer), control_now() + kHandshakeStep});
+    const bool foreign = !check_peer_user(peer.get());
+    const auto told =
+        std::count_if(silent_.begin(), silent_.end(), [](const Silent& s) { return s.foreign; });
+    if (foreign && told >= kForeignMax) continue;  // closed without a word
+    silent_.push_back({std::move(peer), control_now() + kHandshakeStep, foreign});
   }
   return {};
 }
@@ -195,7 +201,13 @@ Result<std::unique_ptr<ShmListener::Pending>> UnixListener::next_hello() {
       continue;
     }
     UniqueFd socket = std::move(peer->socket);
+    const bool foreign = peer->foreign;
     peer = silent_.erase(peer);
+    if (foreign) {
+      if (hello)
+        send_refusal(socket.get(), {RefusalReason::credentials, ::geteuid(), peer_user(socket.get())});
+      continue;
+    }
     if (hello) return std::unique_ptr<Pending>(std::make_unique<ShmPending>(std::move(socket), *hello));
   }
   return ReactorErrc::deadline_exceeded;

@@ -139,6 +139,12 @@ Result<std::size_t> receive_message(int fd, MutableBytes into, UniqueFd* passed,
   }
 }
 
+std::uint32_t peer_user(int fd) {
+  ucred peer{};
+  socklen_t bytes = sizeof peer;
+  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 ? peer.uid : ~0U;
+}
+
 Status check_peer_user(int fd) {
   ucred peer{};
   socklen_t bytes = sizeof peer;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -68,5 +69,7 @@ Result<std::size_t> receive_message(int fd, MutableBytes into, UniqueFd* passed,
 /// permissions of their own, and a path may lie in a directory that others write.
 /// Errors:   EPERM names both users
 Status check_peer_user(int fd);
+/// The user at the other end; that of nobody if it cannot be told.
+std::uint32_t peer_user(int fd);
 
 }  // namespace tidelock

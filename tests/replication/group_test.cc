@@ -140,7 +140,8 @@ TEST_CASE("replication/group: in any order of turns a replica never stops within
   }
 }
 
-TEST_CASE("replication/group: beyond the limit it is refused with it, and links that could not take it, too") {
+TEST_CASE(
+    "replication/group: beyond the limit it is refused with it, and links that could not take it, too") {
   StreamRig rig(grouped(1 << 20));
   CHECK(rig.primary->group_bytes_max() == (1 << 18));
   const auto refused = rig.primary->try_append(EntryKind::put, as_bytes("k"), as_bytes("v"), 1 << 18);

@@ -368,12 +368,10 @@ TEST_CASE("replication/shm: another user's process is turned away") {
   REQUIRE(child >= 0);
   if (child == 0) {
     if (::setuid(65'534) != 0) ::_exit(2);
-    auto address = unix_address(name);
-    auto socket = unix_socket();
-    if (!address || !socket || ::connect(socket->get(), address->get(), address->bytes) != 0) ::_exit(3);
-    std::array<std::byte, 256> answer;
-    const auto got = receive_message(socket->get(), answer, nullptr, control_now() + kPatience);
-    ::_exit(!got && got.error() == ReplicationErrc::link_closed ? 0 : 4);
+    const auto peer = shm_connect(name, hello_of(NodeRole::replica), kPatience);
+    const std::string expected = describe({RefusalReason::credentials, 0, 65'534});
+    const bool refused = !peer && peer.error() == ReplicationErrc::refused;
+    ::_exit(refused && names(peer.error().message(), expected) ? 0 : 4);
   }
   int status = -1;
   while (::waitpid(child, &status, WNOHANG) == 0) {

@@ -61,8 +61,9 @@ struct ReadOptions {
 };
 
 /// Puts and erases that leave together: those of one shard have consecutive LSNs, become visible in one turn
-/// and travel in one batch if they fit one. Across shards there is no atomicity. For small records: one takes
-/// at most 32 KiB encoded (kEntryBytesMax), and a shard's share at most a quarter of its log.
+/// on every node (a replica that runs out of memory amid them apart) and travel in one batch. Across shards
+/// there is no atomicity. For small records: one takes at most 32 KiB encoded (kEntryBytesMax), and a shard's
+/// share at most Options::batch_bytes_max().
 class WriteBatch {
  public:
   void put(std::string_view key, std::string_view value) {
@@ -81,6 +82,9 @@ class WriteBatch {
   };
   std::vector<Operation> operations_;
 };
+
+/// A page of a scan that travels to another thread or core is not longer, unless it is one record that is.
+inline constexpr std::size_t kScanPageBytes = 4 << 20;
 
 /// A position in a scan: a hash position, valid across splits. Starts at 0; `done` after the last page.
 struct ScanCursor {
@@ -106,8 +110,9 @@ class Engine {
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
-  /// Refuses new calls, waits for those in flight, says goodbye to the peers, ends the reactors. What is
-  /// still running after half of the time is cancelled. Idempotent. Not from a fiber. Errors:
+  /// Refuses new calls, waits for those in flight and, within half of the time, until the connected replicas have
+  /// applied everything; says goodbye to the peers, ends the reactors. What a replica was left without is an
+  /// event; what is still running after half of the time is cancelled. Idempotent. Not from a fiber. Errors:
   /// deadline_exceeded: it may be called again
   Status close(Duration timeout);
 
@@ -142,11 +147,15 @@ class Engine {
   Result<Lsn> get(std::string_view key, std::string& value, const ReadOptions& options);
   Result<Lsn> get(std::string_view key, std::string& value);
 
-  /// Visits at least `keys_max` records of a shard from `cursor` on (whole pages of up to a few hundred),
-  /// fewer only at the end, and moves it. A key that is present throughout a scan is visited at least once,
-  /// whatever is written meanwhile. The visitor runs in the caller: on the shard's own core over the table
-  /// itself, where it must neither suspend nor write; elsewhere over a copy of the page. Its arguments are
-  /// gone when it returns.
+  /// Visits records of a shard from `cursor` on, and moves it past them: at least `keys_max` (and up to a few
+  /// hundred more), fewer at the end, and elsewhere than on the shard's own core when the page has reached
+  /// kScanPageBytes. So go on until cursor.done. A key that is present throughout a scan is visited at least
+  /// once, whatever is written meanwhile. The visitor runs in the caller: on the shard's own core over the
+  /// table itself, where it must neither suspend nor write; elsewhere over a copy of the page. Its arguments
+  /// are gone when it returns.
+  /// Suspends: a fiber, after each 64 KiB (never within a visit), on any core
+  /// Errors:   deadline_exceeded, cancelled, closed: what lies before the cursor was visited, and maybe more;
+  ///           out_of_memory: for a copy of the page
   using Visitor = std::function<void(std::string_view key, std::string_view value, Lsn lsn)>;
   Status scan(ShardId shard, ScanCursor& cursor, std::size_t keys_max, const Visitor& visitor,
               Duration timeout);

@@ -133,13 +133,38 @@ Result<Lsn> Engine::get(std::string_view key, std::string& value) {
   return get(key, value, ReadOptions{{}, {}, {}, impl_->options.read_timeout});
 }
 
+namespace {
+
+/// A fiber lets others run after each 64 KiB.
+Status visit_page(std::string_view page, const Engine::Visitor& visitor, bool in_fiber) {
+  constexpr std::size_t kVisitedBytes = 64 * 1024;
+  std::size_t visited = 0;
+  while (!page.empty()) {
+    ScanRecord record;
+    std::memcpy(&record, page.data(), sizeof record);
+    page.remove_prefix(sizeof record);
+    const std::string_view key = page.substr(0, record.key_bytes);
+    const std::string_view value = page.substr(record.key_bytes, record.value_bytes);
+    page.remove_prefix(key.size() + value.size());
+    visitor(key, value, record.lsn);
+    visited += sizeof record + key.size() + value.size();
+    if (!in_fiber || visited < kVisitedBytes) continue;
+    visited = 0;
+    if (const Wakeup wakeup = this_fiber::yield(); wakeup == Wakeup::cancelled) return to_status(wakeup);
+  }
+  return {};
+}
+
+}  // namespace
+
 Status Engine::scan(ShardId shard_id, ScanCursor& cursor, std::size_t keys_max, const Visitor& visitor,
                     Duration timeout) {
   TL_TRY(impl_->check_shard(shard_id));
   TL_TRY(Reactor * caller, impl_->host->caller());
   Shard& shard = *impl_->shards[shard_id.value];
-  if (caller == &shard.reactor()) return shard.scan(cursor, keys_max, visitor);
-  TL_TRY(Ticket call, impl_->host->take(caller, deadline_of(caller, timeout)));
+  const Instant deadline = deadline_of(caller, timeout);
+  if (caller == &shard.reactor()) return shard.scan(cursor, keys_max, visitor, deadline);
+  TL_TRY(Ticket call, impl_->host->take(caller, deadline));
   call->kind = CallKind::scan;
   call->shard = &shard;
   call->cursor = cursor;
@@ -147,16 +172,8 @@ Status Engine::scan(ShardId shard_id, ScanCursor& cursor, std::size_t keys_max, 
   TL_TRY(call.launch());
   TL_TRY(call.await());
   if (!call->status) return call->status.error();
+  TL_TRY(visit_page(call->value, visitor, caller != nullptr));
   cursor = call->cursor;
-  for (std::string_view rest = call->value; !rest.empty();) {
-    ScanRecord record;
-    std::memcpy(&record, rest.data(), sizeof record);
-    rest.remove_prefix(sizeof record);
-    const std::string_view key = rest.substr(0, record.key_bytes);
-    const std::string_view value = rest.substr(record.key_bytes, record.value_bytes);
-    rest.remove_prefix(key.size() + value.size());
-    visitor(key, value, record.lsn);
-  }
   return {};
 }
 

@@ -59,14 +59,14 @@ class Shard final : private Applier, private PollSource {
   [[nodiscard]] CoreId core() const { return {config_.id.value}; }  ///< shard i lives on core i
   [[nodiscard]] Reactor& reactor() const { return reactor_; }
 
-  // ---- from fibers of the owner core (shard_write.cc, shard_read.cc) --------------------------------
+  // ---- from fibers of the owner core (shard_write.cc, shard_read.cc, shard_scan.cc) -----------------
   Result<Receipt> write(const BatchItem& item, AckLevel ack, Instant deadline);
   /// The items become visible in one turn.
   Result<Receipt> write_all(std::span<const BatchItem> items, AckLevel ack, Instant deadline);
   Status wait(const Receipt& receipt, AckLevel level, Instant deadline);
   Result<Lsn> get(std::uint64_t hash, Bytes key, std::string& value, const Receipt& after, Instant deadline);
   Result<std::pair<Digest, Lsn>> digest(Instant deadline);
-  Status scan(ScanCursor& cursor, std::size_t keys_max, const Engine::Visitor& visitor);
+  Status scan(ScanCursor& cursor, std::size_t keys_max, const Engine::Visitor& visitor, Instant deadline);
 
   // ---- from the loop (shard_calls.cc) ---------------------------------------------------------------
   /// Completes the call now or later. Writes keep the order in which they were started.
@@ -84,6 +84,8 @@ class Shard final : private Applier, private PollSource {
   [[nodiscard]] bool following() const { return replica_->connected(); }
   void on_link_lost(std::function<void(const std::string& reason)> handler);
   [[nodiscard]] const Primary* primary() const { return primary_.get(); }
+  /// Primary: what a connected replica has not applied yet.
+  [[nodiscard]] std::uint64_t backlog() const { return primary_ ? primary_->backlog() : 0; }
   [[nodiscard]] Lsn visible_lsn() const { return {counters_.visible_lsn.load(std::memory_order_relaxed)}; }
   /// Replica, any thread: from where its stream goes on.
   [[nodiscard]] Lsn followed_lsn() const {
@@ -140,8 +142,9 @@ class Shard final : private Applier, private PollSource {
   std::uint32_t spawn_some(std::uint32_t budget);
 
   Status writable(AckLevel ack) const;
-  Result<Lsn> try_write(const BatchItem& item);
+  Result<Lsn> try_write(const BatchItem& item, std::uint32_t bytes_after = 0);
   Result<Lsn> try_write_all(std::span<const BatchItem> items);
+  Error end_half_written(const Error& error, std::size_t written, std::size_t all);
   Result<Lsn> append(const BatchItem& item, AckLevel ack, Instant deadline);
   Result<Lsn> append_all(std::span<const BatchItem> items, AckLevel ack, Instant deadline);
   Result<Lsn> append_large(const BatchItem& item, AckLevel ack, Instant deadline);
@@ -163,6 +166,8 @@ class Shard final : private Applier, private PollSource {
   Status check_receipt(const Receipt& receipt) const;
   Status copy_large(std::uint64_t hash, Bytes key, std::string& value);
   Status digest_pass(Digest& digest, Instant deadline);
+  Status pause(Instant deadline);
+  Status copy_page(Call& call);
 
   void start_write(Call& call);
   bool try_start_write(Call& call);

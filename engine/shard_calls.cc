@@ -1,5 +1,4 @@
 // Calls from other threads and cores, started on the loop. See shard.h and call.h.
-#include <cstring>
 #include <new>
 #include <utility>
 
@@ -179,24 +178,17 @@ void Shard::start_digest(Call& call) {
   if (!spawned) finish(call, spawned);
 }
 
-/// The page is copied into the call, so that a caller that has gone leaves nothing behind that is called.
 void Shard::start_scan(Call& call) {
-  Status status;
-  try {
-    const Engine::Visitor pack = [&call](std::string_view key, std::string_view value, Lsn lsn) {
-      ScanRecord record;
-      record.key_bytes = static_cast<std::uint32_t>(key.size());
-      record.value_bytes = static_cast<std::uint32_t>(value.size());
-      record.lsn = lsn;
-      call.value.append(reinterpret_cast<const char*>(&record), sizeof record);
-      call.value.append(key);
-      call.value.append(value);
-    };
-    status = scan(call.cursor, call.keys_max, pack);
-  } catch (const std::bad_alloc&) {
-    status = Error(EngineErrc::out_of_memory, "no memory for a page of a scan; ask for fewer keys");
-  }
-  finish(call, std::move(status));
+  const Status spawned = reactor_.spawn_detached("engine scan", [this, &call] {
+    Status status;
+    try {
+      status = copy_page(call);
+    } catch (const std::bad_alloc&) {
+      status = Error(EngineErrc::out_of_memory, "no memory for a page of a scan; ask for fewer keys");
+    }
+    finish(call, std::move(status));
+  });
+  if (!spawned) finish(call, spawned);
 }
 
 // ---- the user's fibers ------------------------------------------------------------------------------

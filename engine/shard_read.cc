@@ -1,4 +1,4 @@
-// The data path of reads, scans and digests. See shard.h.
+// The data path of reads and digests. See shard.h.
 #define XXH_INLINE_ALL
 #include <algorithm>
 #include <new>
@@ -89,19 +89,6 @@ Status Shard::copy_large(std::uint64_t hash, Bytes key, std::string& value) {
   return {};
 }
 
-Status Shard::scan(ScanCursor& cursor, std::size_t keys_max, const Engine::Visitor& visitor) {
-  if (shut_) return EngineErrc::closed;
-  if (cursor.done) return {};
-  const auto visit = [](void* context, Bytes key, Bytes value, Lsn lsn) {
-    (*static_cast<const Engine::Visitor*>(context))(as_text(key), as_text(value), lsn);
-  };
-  // The table takes a visitor's context as a plain pointer; visit() makes it const again.
-  cursor.position = table_->scan(cursor.position, std::max<std::size_t>(keys_max, 1), visit,
-                                 const_cast<Engine::Visitor*>(&visitor));
-  cursor.done = cursor.position == 0;
-  return {};
-}
-
 // ---- digest -----------------------------------------------------------------------------------------
 
 /// The sum over all records, so that their order does not matter.
@@ -150,7 +137,7 @@ Status Shard::digest_pass(Digest& digest, Instant deadline) {
   };
   std::uint64_t position = 0;
   do {
-    position = table_->scan(position, 1, visit, &page);
+    position = table_->scan(position, kCopyBytes, visit, &page);
     for (const std::string& text : page.large) {
       const Bytes key = as_bytes(text);
       const std::uint64_t hash = hash_key(config_.routing_seed, key);
@@ -162,8 +149,7 @@ Status Shard::digest_pass(Digest& digest, Instant deadline) {
       TL_TRY(page.sum.add_large(key, pin.value(), lsn));
     }
     page.large.clear();
-    if (const Wakeup wakeup = this_fiber::yield(); wakeup == Wakeup::cancelled) return to_status(wakeup);
-    if (reactor_.now() >= deadline) return ReactorErrc::deadline_exceeded;
+    TL_TRY(pause(deadline));
   } while (position != 0);
   return {};
 }

@@ -100,12 +100,13 @@ class Table {
   /// Values above 64 KiB only. The record must be there.
   [[nodiscard]] Pin pin(std::uint64_t hash, Bytes key);
 
-  /// Visits records in hash order from `position` on, 0 at first: whole segments (of up to 238 records,
-  /// unordered within) until at least `keys_max` were visited. Returns the next position, 0 when the end was
-  /// reached.
   using Visit = void (*)(void* context, Bytes key, Bytes value, Lsn lsn);
-  /// The visitor must not change the table. A record that is there throughout is visited at least once.
-  std::uint64_t scan(std::uint64_t position, std::size_t keys_max, Visit visit, void* context) const;
+  /// One step of a scan: visits the records with hashes from `position` on, 0 at first, to a border that it
+  /// chooses, and returns that, 0 when the end was reached. It stays within a segment and below `bytes_max`
+  /// (keys, values, 24 bytes a record), except that records of one hash are never divided: a larger one comes
+  /// alone. A step may find nothing. The visitor must not change the table. A record that is there throughout
+  /// is visited at least once, whatever changes between the steps.
+  std::uint64_t scan(std::uint64_t position, std::size_t bytes_max, Visit visit, void* context) const;
 
   /// Values above 64 KiB that were replaced or erased go back to the system in slices: call free_some(65,536)
   /// once a turn while there are any.

@@ -1,5 +1,5 @@
-// Scans. A position is the first hash of a segment, and splits only ever divide segments, so it stays a
-// border.
+// Scans. A position is a hash: what lies below it was visited, wherever splits have put it since.
+#include <algorithm>
 #include <bit>
 
 #include "table.h"
@@ -14,47 +14,81 @@ using detail::Segment;
 
 namespace {
 
-struct Visitor {
-  Table::Visit visit;
-  void* context;
-  std::size_t visited = 0;
+/// What a record counts for: as much as its copy with a header takes.
+std::uint64_t cost_of(std::uint64_t key_bytes, std::uint64_t value_bytes) {
+  return sizeof(Cell) + key_bytes + value_bytes;
+}
 
-  void record(const Record& record) {
-    visit(context, record.key(), record.value(), {record.lsn});
-    ++visited;
-  }
-  void bucket(Bucket& bucket) {
+/// Calls visit(cell, record) for each record in a cell, `record` null if it is inline; and then
+/// visit(nullptr, record) for each in the chain.
+template <class Visit>
+void for_each(Segment& segment, Visit visit) {
+  for (Bucket& bucket : segment.buckets) {
     for (unsigned first = bucket.line.first; first != 0; first &= first - 1) {
       const auto unit = static_cast<unsigned>(std::countr_zero(first));
       Cell* cell = bucket.cell(unit);
-      if (bucket.is_external(unit)) {
-        record(*cell->record());
-        continue;
-      }
-      visit(context, {cell->payload(), cell->key_bytes},
-            {cell->payload() + cell->key_bytes, cell->value_bytes}, {cell->word});
-      ++visited;
+      visit(cell, bucket.is_external(unit) ? cell->record() : nullptr);
     }
+  }
+  for (const Record* record = segment.chain; record != nullptr; record = record->next) visit(nullptr, record);
+}
+
+/// Hashes, both ends included: the last one of all is the greatest number there is.
+struct Range {
+  std::uint64_t first;
+  std::uint64_t last;
+  [[nodiscard]] bool contains(std::uint64_t hash) const { return first <= hash && hash <= last; }
+};
+
+struct Extent {
+  std::uint64_t bytes = 0;
+  std::uint64_t least = ~std::uint64_t{0};  ///< hash that is there
+  std::uint64_t greatest = 0;
+
+  void add(std::uint64_t hash, std::uint64_t cost) {
+    bytes += cost;
+    least = std::min(least, hash);
+    greatest = std::max(greatest, hash);
   }
 };
 
-/// The first hash after the segment's; 0 after the last segment.
-std::uint64_t end_of(const Segment& segment) {
-  return segment.depth == 0 ? 0 : segment.prefix + (std::uint64_t{1} << (64 - segment.depth));
+/// Reads the cells only, also of records with memory of their own.
+Extent measure(Segment& segment, const Range& range) {
+  Extent extent;
+  for_each(segment, [&](const Cell* cell, const Record* record) {
+    const std::uint64_t hash = cell != nullptr ? cell->hash : record->hash;
+    if (!range.contains(hash)) return;
+    extent.add(hash, cell != nullptr ? cost_of(cell->key_bytes, cell->value_bytes)
+                                     : cost_of(record->key_bytes, record->value_bytes));
+  });
+  return extent;
+}
+
+/// Bisects what is there until it costs at most `bytes_max` or has one hash. Every half has a record.
+Range cut(Segment& segment, Range range, std::size_t bytes_max) {
+  for (;;) {
+    const Extent extent = measure(segment, range);
+    if (extent.bytes <= bytes_max || extent.least == extent.greatest) return range;
+    range.last = extent.least + (extent.greatest - extent.least) / 2;
+  }
+}
+
+std::uint64_t last_of(const Segment& segment) {
+  return segment.depth == 0 ? ~std::uint64_t{0} : segment.prefix + ((~std::uint64_t{0}) >> segment.depth);
 }
 
 }  // namespace
 
-std::uint64_t Table::scan(std::uint64_t position, std::size_t keys_max, Visit visit, void* context) const {
-  Visitor visitor{visit, context};
-  do {
-    Segment& segment = *state_->directory.segment(position);
-    for (Bucket& bucket : segment.buckets) visitor.bucket(bucket);
-    for (const Record* record = segment.chain; record != nullptr; record = record->next)
-      visitor.record(*record);
-    position = end_of(segment);
-  } while (position != 0 && visitor.visited < keys_max);
-  return position;
+std::uint64_t Table::scan(std::uint64_t position, std::size_t bytes_max, Visit visit, void* context) const {
+  Segment& segment = *state_->directory.segment(position);
+  const Range range = cut(segment, {position, last_of(segment)}, bytes_max);
+  for_each(segment, [&](Cell* cell, const Record* record) {
+    if (!range.contains(cell != nullptr ? cell->hash : record->hash)) return;
+    if (record != nullptr) return visit(context, record->key(), record->value(), {record->lsn});
+    visit(context, {cell->payload(), cell->key_bytes}, {cell->payload() + cell->key_bytes, cell->value_bytes},
+          {cell->word});
+  });
+  return range.last + 1;  // 0 after the last hash of all
 }
 
 }  // namespace tidelock

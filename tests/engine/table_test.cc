@@ -52,12 +52,12 @@ std::string get(const Table& table, const std::string& key) { return get(table, 
 
 using Records = std::multimap<std::string, std::pair<std::string, std::uint64_t>>;
 
-Records scan_all(const Table& table, std::size_t keys_max) {
+Records scan_all(const Table& table, std::size_t bytes_max) {
   Records records;
   std::uint64_t position = 0;
   do {
     position = table.scan(
-        position, keys_max,
+        position, bytes_max,
         [](void* context, Bytes key, Bytes value, Lsn lsn) {
           static_cast<Records*>(context)->emplace(as_text(key),
                                                   std::pair(std::string(as_text(value)), lsn.value));
@@ -73,7 +73,7 @@ std::pair<std::uint64_t, std::uint64_t> digest(const Table& table) {
   std::uint64_t position = 0;
   do {
     position = table.scan(
-        position, 100,
+        position, 64 * 1024,
         [](void* context, Bytes key, Bytes value, Lsn lsn) {
           auto* total = static_cast<std::pair<std::uint64_t, std::uint64_t>*>(context);
           total->first += hash_key(hash_key(lsn.value, key), value);
@@ -221,7 +221,7 @@ TEST_SUITE("engine/table") {
       CHECK(table->keys() == model.size());
       CHECK(table->moved_bytes_max() <= 16384);
       CHECK((chained_max > 100) == (mask != ~0ULL));
-      const Records records = scan_all(*table, 50);
+      const Records records = scan_all(*table, 5000);
       CHECK(records.size() == model.size());
       for (const auto& [key, value] : records) REQUIRE(model.at(key) == value);
       for (const auto& [key, value] : model) REQUIRE(table->erase(hash_of(key) & mask, as_bytes(key)));
@@ -268,7 +268,7 @@ TEST_SUITE("engine/table") {
     CHECK(table->chained() > 0);
     CHECK(table->keys() == model.size());
     for (const auto& [key, value] : model) REQUIRE(get(*table, hash, key) == value);
-    CHECK(scan_all(*table, 10).size() == model.size());
+    CHECK(scan_all(*table, 0).size() == model.size());
     // No segments are made that could not divide such keys: 400 of up to 200 bytes, in their size classes.
     CHECK(table->memory_bytes() < 400'000);
     CHECK(table->moved_bytes_max() <= 16384);
@@ -294,7 +294,7 @@ TEST_SUITE("engine/table") {
       for (std::uint64_t i = 0; i < 3000; ++i) {
         REQUIRE(get(*table, hashes[i], "k" + std::to_string(i)) == "value" + std::to_string(i));
       }
-      CHECK(scan_all(*table, 100).size() == 3000);
+      CHECK(scan_all(*table, 64 * 1024).size() == 3000);
       CHECK(table->memory_bytes() < (4U << 20));
       CHECK(table->moved_bytes_max() <= 16384);
     }
@@ -315,7 +315,7 @@ TEST_SUITE("engine/table") {
     int pages = 0;
     do {
       position = table->scan(
-          position, 20,
+          position, 4096,
           [](void* context, Bytes key, Bytes, Lsn) {
             static_cast<std::set<std::string>*>(context)->emplace(as_text(key));
           },
@@ -332,6 +332,40 @@ TEST_SUITE("engine/table") {
     } while (position != 0);
     CHECK(pages > 20);
     CHECK(std::includes(seen.begin(), seen.end(), lasting.begin(), lasting.end()));
+  }
+
+  TEST_CASE("engine/table: a step of a scan costs at most what was asked for, or is one record") {
+    auto table = open();
+    std::mt19937_64 random(8);
+    std::set<std::string> keys;
+    for (int i = 0; i < 500; ++i) {
+      const std::string key = "k" + std::to_string(i);
+      keys.insert(key);
+      put(*table, key, std::string(random() % 10 == 0 ? 20'000 : random() % 1000, 'v'), 1);
+    }
+    struct Step {
+      std::size_t records = 0, bytes = 0;
+      std::set<std::string>* left = nullptr;
+    };
+    for (const std::size_t bytes_max : {0, 500, 10'000, 65'536}) {
+      CAPTURE(bytes_max);
+      std::set<std::string> left = keys;
+      std::uint64_t position = 0;
+      do {
+        Step step{0, 0, &left};
+        position = table->scan(
+            position, bytes_max,
+            [](void* context, Bytes key, Bytes value, Lsn) {
+              Step& into = *static_cast<Step*>(context);
+              ++into.records;
+              into.bytes += 24 + key.size() + value.size();
+              CHECK(into.left->erase(std::string(as_text(key))) == 1);  // each once
+            },
+            &step);
+        CHECK((step.bytes <= bytes_max || step.records == 1));
+      } while (position != 0);
+      CHECK(left.empty());
+    }
   }
 
   TEST_CASE("engine/table: the content, not its order of arrival, decides what scans show") {

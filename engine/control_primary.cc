@@ -94,7 +94,8 @@ void Admission::admit(ShmListener::Pending& pending) {
   const auto log = held(theirs.shard);
   if (!log) {
     note(theirs, log.error().message());
-    return refuse(pending, {RefusalReason::busy, 0, 0});
+    const auto waited_ms = static_cast<std::uint64_t>(kJobTimeout.ns / 1'000'000);
+    return refuse(pending, {RefusalReason::busy, waited_ms, theirs.shard.value});
   }
   if (const auto refusal = check_position(theirs, *log)) return refuse(pending, *refusal);
   ShmOptions ring;
@@ -124,6 +125,10 @@ std::optional<Refusal> Admission::check_terms(const Hello& theirs) const {
   if (theirs.shard.value >= options.shards)
     return Refusal{RefusalReason::malformed, options.shards, theirs.shard.value};
   if (theirs.history != HistoryId{} && theirs.history != lineage_.history) {
+    return Refusal{RefusalReason::history, lineage_.history.value, theirs.history.value};
+  }
+  // LSNs are of a history: without one there is nothing that they could count.
+  if (theirs.history == HistoryId{} && theirs.last_lsn > Lsn{}) {
     return Refusal{RefusalReason::history, lineage_.history.value, theirs.history.value};
   }
   if (theirs.epoch > lineage_.epoch) {

@@ -30,13 +30,18 @@ class Following final : public Control {
 
   Status start() override;
   void stop() override;
-  [[nodiscard]] Lineage lineage() const override { return lineage_; }
+  [[nodiscard]] Lineage lineage() const override {
+    const std::lock_guard lock(mutex_);
+    return lineage_;
+  }
 
  private:
   enum class State : std::uint8_t { following, lost, given_up };
   struct Peer {
     State state = State::following;
-    std::uint32_t attempts = 0;
+    std::uint32_t attempts = 0;  ///< since a link was of use
+    SteadyTime connected_at{};   ///< the newest link, and where it began
+    Lsn connected_lsn{};
     SteadyTime retry_at{};
   };
 
@@ -54,9 +59,10 @@ class Following final : public Control {
   }
 
   ControlContext context_;
-  Lineage lineage_;  ///< set by the first answer, constant afterwards
+  Lineage
+      lineage_;  ///< written under mutex_ by whoever connects. After the first answer only the epoch moves
   Random random_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool stopping_ = false;    ///< under mutex_
   std::vector<Peer> peers_;  ///< under mutex_
@@ -125,8 +131,12 @@ void Following::lost(ShardId shard, const std::string& reason) {
                   (again ? "; reconnecting" : "; not reconnecting (Options::reconnect)"));
   Peer& peer = peers_[shard.value];
   peer.state = again ? State::lost : State::given_up;
-  peer.attempts = 0;
-  peer.retry_at = after_back_off(0);
+  // A primary that takes every link and drops it again is to be left alone, too.
+  const auto lived = std::chrono::steady_clock::now() - peer.connected_at;
+  const bool of_use = context_.shards[shard.value]->followed_lsn() > peer.connected_lsn ||
+                      lived > std::chrono::nanoseconds(context_.options.link_timeout.ns);
+  peer.attempts = of_use ? 0 : peer.attempts + 1;
+  peer.retry_at = after_back_off(peer.attempts);
   changed_.notify_all();
 }
 
@@ -188,8 +198,13 @@ Status Following::connect(ShardId shard, Duration timeout) {
   ours.value_bytes_max = context_.options.value_bytes_max;
   TL_TRY(ShmPeer peer, shm_connect(context_.options.primary, ours, timeout));
   TL_TRY(check_answer(shard, peer.hello));
-  if (lineage_.history == HistoryId{})
+  {
+    const std::lock_guard lock(mutex_);
+    // check_answer() lets nothing pass but the same history, in this epoch or a later one.
     lineage_ = {peer.hello.history, peer.hello.routing_seed, peer.hello.epoch};
+    peers_[shard.value].connected_at = std::chrono::steady_clock::now();
+    peers_[shard.value].connected_lsn = ours.last_lsn;
+  }
   const auto carried = std::make_shared<std::unique_ptr<ShmLink>>(std::move(peer.link));
   const auto attach = [carried, owner, lineage = lineage_](Reactor& reactor) -> Status {
     std::unique_ptr<ShmLink> arrived = std::move(*carried);

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <map>
+#include <memory>
 #include <new>
 #include <system_error>
 #include <thread>
@@ -159,7 +161,39 @@ class Closing {
     }
   }
 
+  using Backlogs = std::map<std::uint16_t, std::uint64_t>;
+  /// Lets replicas apply what the logs still hold for them: until `when`, and while something moves at least
+  /// once in `patience`. Returns what is left, of the shards where something is.
+  Backlogs catch_up(Instant when, Duration patience) {
+    Backlogs left = backlogs();
+    for (Instant moved = SystemClock().now(); !left.empty();) {
+      const Instant now = SystemClock().now();
+      if (now >= when || now - moved >= patience) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      Backlogs next = backlogs();
+      if (next != left) moved = now;
+      left = std::move(next);
+    }
+    return left;
+  }
+
  private:
+  Backlogs backlogs() {
+    Backlogs found;
+    for (const auto& shard : shards_) {
+      if (shard == nullptr) continue;
+      const auto backlog = std::make_shared<std::uint64_t>(0);
+      const auto look = [backlog, owner = shard.get()](Reactor&) -> Status {
+        *backlog = owner->backlog();
+        return {};
+      };
+      // One that does not answer has its own part of close().
+      if (!run_job(group_, shard->core(), look, std::max(milliseconds(100), until(deadline_)))) continue;
+      if (*backlog > 0) found[shard->core().value] = *backlog;
+    }
+    return found;
+  }
+
   bool quiet() {
     if (host_.pool().inside() != 0) return false;
     const auto still = [host = &host_](Shard& shard, Reactor&) {
@@ -210,6 +244,10 @@ Status Engine::Impl::come_to_rest(Instant deadline) {
   TL_TRY(steps.on_each([](Shard& shard, Reactor&) { shard.shut(); }));
   if (control) control->stop();
   const bool in_peace = steps.quiet_by(after(2));
+  for (const auto& [shard, left] : steps.catch_up(after(2), options.link_timeout)) {
+    events.add("shard " + std::to_string(shard) + ": closed before a replica had applied the last " +
+               std::to_string(left) + " writes");
+  }
   const char* reason =
       options.role == NodeRole::primary ? "the primary is closing" : "the replica is closing";
   TL_TRY(steps.on_each([reason](Shard& shard, Reactor&) { shard.close_links(reason); }));

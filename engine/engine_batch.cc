@@ -69,7 +69,8 @@ class BatchWrite {
     (*call)->shard = share.shard;
     (*call)->level = ack_;
     carry(share, **call);
-    if (const Status launched = call->launch(); !launched) return settle(share, launch_error(launched.error()));
+    if (const Status launched = call->launch(); !launched)
+      return settle(share, launch_error(launched.error()));
     legs_.push_back({&share, *std::move(call)});
   }
 
@@ -100,7 +101,7 @@ class BatchWrite {
 }  // namespace
 
 Result<std::vector<Receipt>> Engine::write(const WriteBatch& batch, const WriteOptions& options) {
-  const std::uint64_t share_bytes_max = impl_->options.log_bytes / 4;
+  const std::uint64_t share_bytes_max = impl_->options.batch_bytes_max();
   const auto body = [&]() -> Result<std::vector<Receipt>> {
     TL_TRY(Reactor * caller, impl_->host->caller());
     std::vector<Share> shares(impl_->options.shards);
@@ -115,10 +116,11 @@ Result<std::vector<Receipt>> Engine::write(const WriteBatch& batch, const WriteO
       share.items.push_back({operation.is_put, hash, as_bytes(operation.key), as_bytes(operation.value)});
       share.encoded_bytes += bytes;
       if (bytes > kEntryBytesMax || share.encoded_bytes > share_bytes_max) {
-        return Error(ReplicationErrc::too_large, "a batch takes operations of up to " +
-                                                     std::to_string(kEntryBytesMax) + " bytes encoded, and " +
-                                                     std::to_string(share_bytes_max) +
-                                                     " bytes a shard: put the large ones alone");
+        return Error(ReplicationErrc::too_large,
+                     "a batch takes operations of up to " + std::to_string(kEntryBytesMax) +
+                         " bytes encoded, and " + std::to_string(share_bytes_max) +
+                         " bytes a shard (a quarter of log_bytes or of ring_bytes, "
+                         "or 1 MiB): write less at once, put the large ones alone");
       }
     }
     return BatchWrite(*impl_->host, caller, options.ack, deadline_of(caller, options.timeout)).run(shares);

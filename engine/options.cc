@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <bit>
 #include <csignal>
 #include <set>
@@ -92,6 +93,11 @@ Status validate_replication(const Options& o) {
 }
 
 }  // namespace
+
+std::uint32_t Options::batch_bytes_max() const {
+  const std::uint64_t of_link = ring_bytes / 4 - kFrameHeaderBytes;
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>({log_bytes / 4, of_link, kGroupBytesMax}));
+}
 
 Status Options::validate() const {
   TL_TRY(validate_cores(*this));

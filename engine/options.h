@@ -56,6 +56,9 @@ struct Options {
   /// Tests only: plants a replica that acknowledges before it applies.
   const ApplyPolicy* apply_policy = nullptr;
 
+  /// How many bytes a WriteBatch may have, encoded, for one shard: a quarter of the log, what one batch of a
+  /// link takes (a quarter of its ring), or 1 MiB, whichever is least.
+  [[nodiscard]] std::uint32_t batch_bytes_max() const;
   /// Errors:   bad_option
   [[nodiscard]] Status validate() const;
 };

@@ -19,6 +19,7 @@ Result<std::unique_ptr<Shard>> Shard::create(Reactor& reactor, const Options& op
     primary.epoch = config.epoch;
     primary.node = options.node;
     primary.log_bytes = options.log_bytes;
+    primary.group_bytes_max = options.batch_bytes_max();
     primary.heartbeat = options.heartbeat;
     primary.link_timeout = options.link_timeout;
     TL_TRY(shard->primary_, Primary::create(reactor, primary));

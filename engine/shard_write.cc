@@ -24,6 +24,18 @@ std::uint32_t size_of(std::span<const BatchItem> items) {
   return total;
 }
 
+/// Gives up what was waited for and not used: the next one may be let in.
+class RoomUse {
+ public:
+  explicit RoomUse(Primary& primary) : primary_(primary) {}
+  RoomUse(const RoomUse&) = delete;
+  RoomUse& operator=(const RoomUse&) = delete;
+  ~RoomUse() { primary_.forgo_room(); }
+
+ private:
+  Primary& primary_;
+};
+
 }  // namespace
 
 Status Shard::writable(AckLevel ack) const {
@@ -79,28 +91,38 @@ void Shard::wrote(Lsn lsn) {
   counters_.visible_lsn.store(lsn.value, std::memory_order_release);
 }
 
-Result<Lsn> Shard::try_write(const BatchItem& item) {
+Result<Lsn> Shard::try_write(const BatchItem& item, std::uint32_t bytes_after) {
   if (!may_append()) return ReplicationErrc::log_full;
   if (item.is_put) TL_TRY(table_->reserve(item.hash, item.key, item.value.size()));
-  TL_TRY(const Lsn lsn, primary_->try_append(kind_of(item), item.key, item.value));
+  TL_TRY(const Lsn lsn, primary_->try_append(kind_of(item), item.key, item.value, bytes_after));
   stand(item, lsn);
   wrote(lsn);
   return lsn;
 }
 
 Result<Lsn> Shard::try_write_all(std::span<const BatchItem> items) {
-  if (!may_append() || !primary_->log().fits(size_of(items))) return ReplicationErrc::log_full;
+  std::uint32_t bytes_after = size_of(items);
+  if (!may_append() || !primary_->can_append(bytes_after)) return ReplicationErrc::log_full;
   Lsn lsn{};
   for (std::size_t i = 0; i < items.size(); ++i) {
-    auto written = try_write(items[i]);
-    if (!written && i > 0) {
-      return Error(written.error().code(), "only the first " + std::to_string(i) + " of " +
-                                               std::to_string(items.size()) + " operations of shard " +
-                                               std::to_string(config_.id.value) + " were written");
-    }
+    bytes_after -= size_of(items[i]);
+    auto written = try_write(items[i], bytes_after);
+    if (!written && i > 0) return end_half_written(written.error(), i, items.size());
     TL_TRY(lsn, std::move(written));
   }
   return lsn;
+}
+
+/// The group in the log says that it goes on: something must end it. There is room, since what was left out
+/// is no smaller.
+Error Shard::end_half_written(const Error& error, std::size_t written, std::size_t all) {
+  TL_ASSERT(error != ReplicationErrc::log_full, "there was room for all");
+  const auto end = primary_->try_append(EntryKind::noop, {}, {});
+  TL_ASSERT(end.has_value(), "there was room for all");
+  wrote(*end);
+  return Error(error.code(), "only the first " + std::to_string(written) + " of " + std::to_string(all) +
+                                 " operations of shard " + std::to_string(config_.id.value) +
+                                 " were written");
 }
 
 // ---- waiting for the turn ---------------------------------------------------------------------------
@@ -139,6 +161,7 @@ Result<Lsn> Shard::append(const BatchItem& item, AckLevel ack, Instant deadline)
   TL_TRY(writable(ack));
   const std::uint32_t bytes = size_of(item);
   if (bytes > kEntryBytesMax) return append_large(item, ack, deadline);
+  const RoomUse room(*primary_);
   for (;;) {
     auto lsn = try_write(item);
     if (lsn || !(lsn.error() == ReplicationErrc::log_full)) return lsn;
@@ -149,6 +172,7 @@ Result<Lsn> Shard::append(const BatchItem& item, AckLevel ack, Instant deadline)
 
 Result<Lsn> Shard::append_all(std::span<const BatchItem> items, AckLevel ack, Instant deadline) {
   TL_TRY(writable(ack));
+  const RoomUse room(*primary_);
   for (;;) {
     auto lsn = try_write_all(items);
     if (lsn || !(lsn.error() == ReplicationErrc::log_full)) return lsn;

@@ -136,4 +136,23 @@ inline std::string pattern(std::size_t bytes, unsigned seed) {
   return text;
 }
 
+inline bool has_event(const Engine& engine, const std::string& part) {
+  for (const std::string& line : engine.stats().events) {
+    if (line.find(part) != std::string::npos) return true;
+  }
+  return false;
+}
+
+inline void check_equal(Engine& primary, Engine& replica) {
+  for (std::uint16_t shard = 0; shard < primary.shards(); ++shard) {
+    CAPTURE(shard);
+    const Lsn last = primary.visible_lsn({shard});
+    CHECK(eventually([&] { return replica.visible_lsn({shard}) >= last; }));
+    const auto ours = primary.digest({shard}, kPatience);
+    const auto theirs = replica.digest({shard}, kPatience);
+    REQUIRE((ours && theirs));
+    CHECK(*ours == *theirs);
+  }
+}
+
 }  // namespace tidelock::test

@@ -109,6 +109,26 @@ TEST_CASE("a batch that meets a log with room for a part of it is written as a w
   CHECK((last - singles) % 10 == 0);
 }
 
+TEST_CASE("a batch that runs out of memory says how much was written, and the stream goes on") {
+  const std::string path = unique_path();
+  Options of_primary = primary_options(path);
+  of_primary.memory_bytes_max = 4 << 20;
+  Pair pair(of_primary, replica_options(path));
+  const std::string value = pattern(6'000, 2);
+  Result<std::vector<Receipt>> written = EngineErrc::busy;
+  for (int round = 0; round < 1'000; ++round) {
+    WriteBatch batch;
+    for (int i = 0; i < 10; ++i) batch.put(std::to_string(round * 10 + i), value);
+    written = pair.primary->write(batch, {AckLevel::local, kPatience});
+    if (!written) break;
+  }
+  REQUIRE_FALSE(written.has_value());
+  CHECK(written.error() == EngineErrc::out_of_memory);
+  CAPTURE(written.error().message());
+  REQUIRE(pair.primary->erase("1", {AckLevel::applied, kPatience}).has_value());
+  check_equal(*pair.primary, *pair.replica);
+}
+
 // ---- a peer that is played ------------------------------------------------------------------------------
 
 namespace {

@@ -449,7 +449,8 @@ TEST_CASE("with two replicas one is enough, and both end equal") {
 
 TEST_CASE("a replica that acknowledges before it applies is caught by a reader") {
   class Early final : public ApplyPolicy {
-    [[nodiscard]] std::uint32_t turns_acknowledged_early() const override { return 5000; }  // a reader may take a while
+    // Many, since it may take a while until a reader arrives.
+    [[nodiscard]] std::uint32_t turns_acknowledged_early() const override { return 5'000; }
   };
   const Early early;
   const std::string path = unique_path();

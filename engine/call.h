@@ -108,6 +108,23 @@ class CallPool {
   std::atomic<bool> shut_{false};
 };
 
+/// Inside the gate while it lives, if it was let in.
+class [[nodiscard]] GatePass {
+ public:
+  explicit GatePass(CallPool& gate) : gate_(gate.enter() ? &gate : nullptr) {}
+  GatePass(const GatePass&) = delete;
+  GatePass& operator=(const GatePass&) = delete;
+  ~GatePass() {
+    if (gate_ != nullptr) gate_->leave();
+  }
+  explicit operator bool() const { return gate_ != nullptr; }
+  /// Somebody else leaves in its place.
+  void hand_over() { gate_ = nullptr; }
+
+ private:
+  CallPool* gate_;
+};
+
 /// The calls that the fibers of one core make to other cores.
 /// Thread:   owner core
 class CallSlab {

@@ -282,11 +282,9 @@ EngineStats Engine::Impl::gather() const {
 }
 
 EngineStats Engine::stats() const {
-  CallPool& gate = impl_->host->pool();
   EngineStats stats;
-  if (gate.enter()) {
+  if (const GatePass inside(impl_->host->pool()); inside) {
     stats = impl_->gather();
-    gate.leave();
   } else {
     const std::lock_guard lock(impl_->last_words);
     stats = impl_->final_stats;
@@ -296,11 +294,10 @@ EngineStats Engine::stats() const {
 }
 
 std::uint32_t Engine::links() const {
-  CallPool& gate = impl_->host->pool();
-  if (!gate.enter()) return 0;
+  const GatePass inside(impl_->host->pool());
+  if (!inside) return 0;
   std::uint32_t links = 0;
   for (const auto& shard : impl_->shards) links += shard->links();
-  gate.leave();
   return links;
 }
 

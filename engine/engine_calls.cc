@@ -212,19 +212,20 @@ void spawn_body(HostTask& task, Reactor&) {
 
 Status Engine::spawn_on(ShardId shard, std::function<void()> body) {
   TL_TRY(impl_->check_shard(shard));
-  CallPool& gate = impl_->host->pool();
-  TL_TRY(gate.enter());
-  auto task = std::make_unique<SpawnTask>();
-  task->HostTask::run = &spawn_body;
-  task->shard = impl_->shards[shard.value].get();
-  task->gate = &gate;
-  task->body = std::move(body);
-  if (Status submitted = impl_->group->submit({shard.value}, *task); !submitted) {
-    gate.leave();
-    return submitted;
-  }
-  static_cast<void>(task.release());
-  return {};
+  return without_exceptions([&]() -> Status {
+    auto task = std::make_unique<SpawnTask>();
+    CallPool& gate = impl_->host->pool();
+    GatePass inside(gate);
+    if (!inside) return EngineErrc::closed;
+    task->HostTask::run = &spawn_body;
+    task->shard = impl_->shards[shard.value].get();
+    task->gate = &gate;
+    task->body = std::move(body);
+    TL_TRY(impl_->group->submit({shard.value}, *task));
+    inside.hand_over();  // the task leaves, and has itself destroyed
+    static_cast<void>(task.release());
+    return {};
+  });
 }
 
 }  // namespace tidelock

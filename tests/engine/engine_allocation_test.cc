@@ -1,5 +1,6 @@
 // In a program of its own: it counts every call of operator new in the process.
 #include <atomic>
+#include <functional>
 #include <string>
 #include <thread>
 
@@ -147,6 +148,23 @@ TEST_CASE("a batch that runs out of memory under way leaves nothing behind that 
     }
   }
   CHECK(failed > 5);
+  CHECK(engine->close(kPatience).has_value());
+}
+
+TEST_CASE("a spawn for which there is no memory is refused, and close does not wait for it") {
+  const auto engine = open(small_options());
+  std::atomic<bool> ran{false};
+  for (std::uint64_t allowed = 0;; ++allowed) {
+    std::function<void()> body = [&ran] { ran = true; };
+    Status spawned;
+    {
+      const HeapLimit limit(allowed);
+      spawned = engine->spawn_on({0}, std::move(body));
+    }
+    if (spawned) break;
+    CHECK(spawned.error() == EngineErrc::out_of_memory);
+  }
+  CHECK(eventually([&] { return ran.load(); }));
   CHECK(engine->close(kPatience).has_value());
 }
 

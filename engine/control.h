@@ -37,7 +37,7 @@ struct Lineage {
 class Control {
  public:
   virtual ~Control() = default;
-  /// Primary: listens. Replica: connects every shard, for at most connect_timeout. Then starts the thread.
+  /// Primary: listens. Replica: connects every shard, all within connect_timeout. Then starts the thread.
   /// Errors:   refused with both values; else the last attempt's error, which names the path
   virtual Status start() = 0;
   /// Ends the thread, at the latest when the connection attempt in hand has timed out. Idempotent. The object

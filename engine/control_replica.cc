@@ -46,12 +46,12 @@ class Following final : public Control {
   };
 
   Status watch_links();
-  Status connect_all();
+  Status connect_all(SteadyTime until);
   void run();
   void lost(ShardId shard, const std::string& reason);
   void reconnect(ShardId shard);
-  Status connect(ShardId shard, Duration timeout);
-  void await_counted(Shard& owner, SteadyTime until);
+  Status connect(ShardId shard, SteadyTime until, Duration attach_timeout);
+  Status await_counted(Shard& owner, SteadyTime until);
   Status check_answer(ShardId shard, const Hello& theirs) const;
   [[nodiscard]] SteadyTime after_back_off(std::uint32_t attempts);
   void note(ShardId shard, const std::string& what) {
@@ -75,9 +75,18 @@ bool final_error(const Error& error) {
          error == EngineErrc::history_lost;
 }
 
+SteadyTime after(Duration duration) {
+  return std::chrono::steady_clock::now() + std::chrono::nanoseconds(duration.ns);
+}
+
+Duration until_or_soon(SteadyTime when) {
+  const std::chrono::nanoseconds left = when - std::chrono::steady_clock::now();
+  return std::max(milliseconds(1), Duration{left.count()});
+}
+
 Status Following::start() {
   TL_TRY(watch_links());
-  TL_TRY(connect_all());
+  TL_TRY(connect_all(after(context_.options.connect_timeout)));
   thread_ = std::thread([this] { run(); });
   return {};
 }
@@ -93,14 +102,11 @@ Status Following::watch_links() {
   return {};
 }
 
-Status Following::connect_all() {
-  const auto until =
-      std::chrono::steady_clock::now() + std::chrono::nanoseconds(context_.options.connect_timeout.ns);
+Status Following::connect_all(SteadyTime until) {
   for (std::uint16_t shard = 0; shard < context_.options.shards; ++shard) {
     for (;;) {
-      const auto left =
-          std::chrono::duration_cast<std::chrono::nanoseconds>(until - std::chrono::steady_clock::now());
-      const Status connected = connect({shard}, std::max(milliseconds(1), Duration{left.count()}));
+      Status connected = connect({shard}, until, until_or_soon(until));
+      if (connected) connected = await_counted(*context_.shards[shard], until);
       if (connected) break;
       // The primary may still be starting, so only a refusal ends this before its time.
       if (final_error(connected.error()) || std::chrono::steady_clock::now() >= until) {
@@ -171,7 +177,7 @@ void Following::reconnect(ShardId shard) {
     const std::lock_guard lock(mutex_);
     peers_[shard.value].state = State::following;
   }
-  const Status connected = connect(shard, kAttempt);
+  const Status connected = connect(shard, after(kAttempt), kJobTimeout);
   if (connected) return;
   const std::lock_guard lock(mutex_);
   Peer& peer = peers_[shard.value];
@@ -184,7 +190,9 @@ void Following::reconnect(ShardId shard) {
   peer.retry_at = after_back_off(++peer.attempts);
 }
 
-Status Following::connect(ShardId shard, Duration timeout) {
+/// The handshake ends by `until`. The core has `attach_timeout` to take the link, and will take it even
+/// later.
+Status Following::connect(ShardId shard, SteadyTime until, Duration attach_timeout) {
   Shard* const owner = context_.shards[shard.value].get();
   Hello ours;
   ours.role = NodeRole::replica;
@@ -196,7 +204,7 @@ Status Following::connect(ShardId shard, Duration timeout) {
   ours.epoch = lineage_.epoch;
   ours.last_lsn = owner->followed_lsn();
   ours.value_bytes_max = context_.options.value_bytes_max;
-  TL_TRY(ShmPeer peer, shm_connect(context_.options.primary, ours, timeout));
+  TL_TRY(ShmPeer peer, shm_connect(context_.options.primary, ours, until_or_soon(until)));
   TL_TRY(check_answer(shard, peer.hello));
   {
     const std::lock_guard lock(mutex_);
@@ -212,22 +220,25 @@ Status Following::connect(ShardId shard, Duration timeout) {
     TL_TRY(arrived->start(reactor));
     return owner->attach_primary(std::move(arrived));
   };
-  TL_TRY(run_job(context_.group, owner->core(), attach, kJobTimeout));
-  await_counted(*owner, std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout.ns));
-  return {};
+  return run_job(context_.group, owner->core(), attach, attach_timeout);
 }
 
 /// The primary has accepted, but takes the link to its core a moment later. Only then is a write there that
 /// asks for an acknowledgement no longer refused, and open() promises that much. A link that is lost
 /// meanwhile is reported like any other.
-void Following::await_counted(Shard& owner, SteadyTime until) {
+Status Following::await_counted(Shard& owner, SteadyTime until) {
   const auto settled = [&owner](Reactor&) -> Status {
     return owner.counted() || !owner.following() ? Status{} : Status(EngineErrc::busy);
   };
-  while (!run_job(context_.group, owner.core(), settled, kJobTimeout) &&
-         std::chrono::steady_clock::now() < until) {
+  while (!run_job(context_.group, owner.core(), settled, until_or_soon(until))) {
+    if (std::chrono::steady_clock::now() >= until) {
+      return Error(ReactorErrc::deadline_exceeded, "the primary accepted shard " +
+                                                       std::to_string(owner.id().value) +
+                                                       " but did not come to count it in time");
+    }
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
+  return {};
 }
 
 Status Following::check_answer(ShardId shard, const Hello& theirs) const {

@@ -102,8 +102,8 @@ struct Digest {
 
 class Engine {
  public:
-  /// Starts the reactors, listens or connects. A replica returns once every shard follows its primary.
-  /// Blocks at most Options::connect_timeout. Not from a fiber.
+  /// Starts the reactors, listens or connects. A replica returns once every shard follows its primary, for
+  /// which all shards together have Options::connect_timeout. Not from a fiber.
   static Result<std::unique_ptr<Engine>> open(const Options& options);
   /// close() with ten seconds, if it was not called. An engine that will not end by then is left behind with
   /// its memory rather than pulled from under its threads.
@@ -177,7 +177,7 @@ class Engine {
   [[nodiscard]] ShardId shard_of(std::string_view key) const;
   /// Runs `body` in a fiber on the shard's core; once accepted, it runs. What it refers to must live until
   /// then. Any thread. close() waits for it, and in the end cancels it.
-  /// Errors:   closed
+  /// Errors:   closed, out_of_memory, wrong_shard
   Status spawn_on(ShardId shard, std::function<void()> body);
   [[nodiscard]] Reactor& reactor(ShardId shard);
 

@@ -44,7 +44,7 @@ struct Options {
   std::uint64_t ring_bytes = 4ULL << 20;  ///< a link; a power of two, 256 KiB to 1 GiB
   Duration heartbeat = milliseconds(100);
   Duration link_timeout = seconds(3);
-  Duration connect_timeout = seconds(5);  ///< replica: how long open() waits for the first connection
+  Duration connect_timeout = seconds(5);  ///< replica: how long open() waits until all shards follow
   bool reconnect = true;                  ///< replica: with back-off, after a link was lost
 
   // Data.

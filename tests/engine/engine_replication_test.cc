@@ -8,6 +8,7 @@
 
 #include <tidelock/engine/engine.h>
 #include <tidelock/replication/replica.h>
+#include <tidelock/replication/shm.h>
 
 #include "engine/engine_fixture.h"
 
@@ -359,6 +360,34 @@ TEST_CASE("a replica without its primary ends by the connect timeout and names t
   const auto replica = Engine::open(options);
   REQUIRE(!replica.has_value());
   CHECK(replica.error().message().find(path) != std::string::npos);
+}
+
+TEST_CASE("a replica that its primary accepts but does not come to count is not open") {
+  const std::string path = unique_path();
+  auto listener = ShmListener::listen(path);
+  REQUIRE(listener.has_value());
+  std::unique_ptr<ShmLink> link;  // never handed to a core
+  std::thread primary([&] {
+    auto pending = (*listener)->accept(kPatience);
+    if (!pending) return;
+    Hello ours = (*pending)->hello();
+    ours.role = NodeRole::primary;
+    ours.node = 1;
+    ours.history = {7};
+    ours.epoch = {1, 1};
+    ours.generation = {1};
+    ours.ring_bytes = 256 << 10;
+    auto accepted = (*pending)->accept(ours, {});
+    if (accepted) link = *std::move(accepted);
+  });
+  Options options = replica_options(path);
+  options.connect_timeout = seconds(3);
+  const auto engine = Engine::open(options);
+  primary.join();
+  CHECK(link != nullptr);
+  REQUIRE(!engine.has_value());
+  CHECK(engine.error() == ReactorErrc::deadline_exceeded);
+  CHECK(engine.error().message().find("count") != std::string::npos);
 }
 
 TEST_CASE("a replica may start before its primary") {

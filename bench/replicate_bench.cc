@@ -94,7 +94,7 @@ void with_pair(benchmark::State& state, F&& measure) {
   if (skipped(state, on_shard(primary, [&] { measure(primary, value); }))) return;
   if (state.error_occurred()) return;
   const Lsn last = primary.visible_lsn(kShard);
-  if (skipped(state, primary.wait({kShard, {}, last}, AckLevel::applied, seconds(30)))) return;
+  if (skipped(state, primary.wait({.shard = kShard, .lsn = last}, AckLevel::applied, seconds(30)))) return;
   const auto ours = primary.digest(kShard, seconds(30));
   const auto theirs = pair->replica->digest(kShard, seconds(30));
   if (skipped(state, ours) || skipped(state, theirs)) return;
@@ -121,7 +121,7 @@ void put_pipelined(benchmark::State& state, AckLevel ack) {
   const auto in_flight = static_cast<std::size_t>(state.range(1));
   with_pair(state, [&](Engine& engine, const std::string& value) {
     Keys keys;
-    std::vector<Receipt> receipts(in_flight, Receipt{kShard, {}, {}});
+    std::vector<Receipt> receipts(in_flight);  // LSN 0: none yet
     std::size_t oldest = 0;
     for (auto _ : state) {
       if (receipts[oldest].lsn.value != 0 && skipped(state, engine.wait(receipts[oldest], ack, seconds(30))))

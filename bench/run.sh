@@ -22,14 +22,14 @@ case ${1:-} in
     ;;
 esac
 
-for program in fiber ring mailbox table link replicate; do
+for program in fiber ring mailbox link replicate table; do
   if [ ! -x "$build/bench/${program}_bench" ]; then
     echo "$build/bench/${program}_bench is missing: cmake --preset release && cmake --build --preset release" >&2
     exit 2
   fi
 done
 mkdir -p "$folder"
-for program in fiber ring mailbox table link replicate; do
+for program in fiber ring mailbox link replicate table; do
   status=0
   # All repetitions are kept in the JSON file, for the spread; the terminal shows the aggregates only.
   "$build/bench/${program}_bench" --benchmark_repetitions=5 --benchmark_enable_random_interleaving=true \

@@ -110,10 +110,10 @@ class Engine {
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
-  /// Refuses new calls, waits for those in flight and, within half of the time, until the connected replicas have
-  /// applied everything; says goodbye to the peers, ends the reactors. What a replica was left without is an
-  /// event; what is still running after half of the time is cancelled. Idempotent. Not from a fiber. Errors:
-  /// deadline_exceeded: it may be called again
+  /// Refuses new calls, waits for those in flight and, within half of the time, until the connected replicas
+  /// have applied everything; says goodbye to the peers, ends the reactors. What a replica was left without
+  /// is an event; what is still running after half of the time is cancelled. Idempotent. Not from a fiber.
+  /// Errors: deadline_exceeded: it may be called again
   Status close(Duration timeout);
 
   /// Returns once the write has reached `options.ack`; without options, Options::ack.

@@ -16,10 +16,10 @@ struct IoRequest {
   enum class Kind : std::uint8_t { nop, poll, poll_multishot, read, write };
   Kind kind = Kind::nop;
   int fd = -1;
-  std::uint32_t poll_events = 0;      ///< POLLIN and friends, for poll and poll_multishot
-  std::byte* buffer = nullptr;        ///< read and write: in memory that outlives the operation (see operation.h)
+  std::uint32_t poll_events = 0;  ///< POLLIN and friends, for poll and poll_multishot
+  std::byte* buffer = nullptr;    ///< read and write: in memory that outlives the operation (see operation.h)
   std::uint32_t buffer_bytes = 0;
-  std::uint64_t offset = ~0ULL;       ///< ~0: the file's own position (pipes, sockets)
+  std::uint64_t offset = ~0ULL;  ///< ~0: the file's own position (pipes, sockets)
 };
 
 /// Receives completions. Owned by the reactor's operation slab or by a long-lived object such as an FdWatch.

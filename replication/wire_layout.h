@@ -33,8 +33,8 @@ static_assert(kCrc + 4 == kControlFrameBytes);
 }  // namespace control
 
 namespace entry {
-inline constexpr std::size_t kCrc = 0, kKind = 4, kFlags = 5, kReserved = 6, kKeyBytes = 8,
-                             kValueBytes = 12, kLsn = 16, kEpoch = 24;
+inline constexpr std::size_t kCrc = 0, kKind = 4, kFlags = 5, kReserved = 6, kKeyBytes = 8, kValueBytes = 12,
+                             kLsn = 16, kEpoch = 24;
 static_assert(kEpoch + 8 == kEntryHeaderBytes);
 inline constexpr std::uint8_t kGroupContinuesFlag = 1;
 inline constexpr std::size_t kOffset = 32, kPieceBytes = 36;  // of fragments

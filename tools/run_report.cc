@@ -153,7 +153,9 @@ bool passed(const nlohmann::json& report) {
   // verifier, but a verifier that saw next to nothing proves nothing.
   const auto checked = report.at("checked").get<std::uint64_t>();
   const auto skipped = report.at("receipts_skipped").get<std::uint64_t>();
-  if (checked == 0 || checked < skipped / kSkippedPerCheckMax || checked + skipped != report.at("acknowledged")) return false;
+  if (checked == 0 || checked < skipped / kSkippedPerCheckMax ||
+      checked + skipped != report.at("acknowledged"))
+    return false;
   for (const auto& shard : report.at("shards")) {
     if (shard.at("last_lsn") != shard.at("replica_lsn")) return false;
     if (shard.at("digest_keys") != shard.at("loaded")) return false;

@@ -12,7 +12,8 @@
 
 namespace tidelock {
 
-static_assert(std::endian::native == std::endian::little, "the wire format is little-endian, copied as it is");
+static_assert(std::endian::native == std::endian::little,
+              "the wire format is little-endian, copied as it is");
 
 using Bytes = std::span<const std::byte>;
 using MutableBytes = std::span<std::byte>;

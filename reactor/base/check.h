@@ -10,7 +10,7 @@ namespace tidelock::detail {
 
 }  // namespace tidelock::detail
 
-#define TL_ASSERT(condition, message)                                                        \
-  (__builtin_expect(static_cast<bool>(condition), 1)                                         \
-       ? static_cast<void>(0)                                                                \
+#define TL_ASSERT(condition, message)                \
+  (__builtin_expect(static_cast<bool>(condition), 1) \
+       ? static_cast<void>(0)                        \
        : ::tidelock::detail::check_failed(#condition, __FILE__, __LINE__, message))

@@ -49,10 +49,10 @@ template <class T>
 class [[nodiscard]] Result {
  public:
   using value_type = T;
-  Result(T value) : value_(std::move(value)) {}                // NOLINT(google-explicit-constructor)
-  Result(Error error) : error_(std::move(error)) {}            // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}      // NOLINT(google-explicit-constructor)
+  Result(Error error) : error_(std::move(error)) {}  // NOLINT(google-explicit-constructor)
   template <class E, class = std::enable_if_t<std::is_error_code_enum_v<E>>>
-  Result(E code) : error_(Error(code)) {}                      // NOLINT(google-explicit-constructor)
+  Result(E code) : error_(Error(code)) {}  // NOLINT(google-explicit-constructor)
 
   [[nodiscard]] bool has_value() const { return value_.has_value(); }
   explicit operator bool() const { return value_.has_value(); }
@@ -81,9 +81,9 @@ class [[nodiscard]] Result<void> {
  public:
   using value_type = void;
   Result() = default;
-  Result(Error error) : error_(std::move(error)) {}            // NOLINT(google-explicit-constructor)
+  Result(Error error) : error_(std::move(error)) {}  // NOLINT(google-explicit-constructor)
   template <class E, class = std::enable_if_t<std::is_error_code_enum_v<E>>>
-  Result(E code) : error_(Error(code)) {}                      // NOLINT(google-explicit-constructor)
+  Result(E code) : error_(Error(code)) {}  // NOLINT(google-explicit-constructor)
 
   [[nodiscard]] bool has_value() const { return !error_.has_value(); }
   explicit operator bool() const { return has_value(); }
@@ -98,20 +98,19 @@ class [[nodiscard]] Result<void> {
 
 using Status = Result<void>;
 
-
 }  // namespace tidelock
 
 // TL_TRY(expression)            returns the error of a failed Result from this function
 // TL_TRY(auto x, expression)    the same, else x takes the value
 #define TL_TRY_CONCAT_(a, b) a##b
 #define TL_TRY_NAME_(line) TL_TRY_CONCAT_(tl_try_, line)
-#define TL_TRY_1_(expression)                                                     \
-  do {                                                                            \
+#define TL_TRY_1_(expression)                                                            \
+  do {                                                                                   \
     if (auto tl_try_status = (expression); !tl_try_status) return tl_try_status.error(); \
   } while (false)
-#define TL_TRY_2_(declaration, expression)                                        \
-  auto TL_TRY_NAME_(__LINE__) = (expression);                                     \
-  if (!TL_TRY_NAME_(__LINE__)) return TL_TRY_NAME_(__LINE__).error();             \
+#define TL_TRY_2_(declaration, expression)                            \
+  auto TL_TRY_NAME_(__LINE__) = (expression);                         \
+  if (!TL_TRY_NAME_(__LINE__)) return TL_TRY_NAME_(__LINE__).error(); \
   declaration = *std::move(TL_TRY_NAME_(__LINE__))
 #define TL_TRY_PICK_(a, b, name, ...) name
 #define TL_TRY(...) TL_TRY_PICK_(__VA_ARGS__, TL_TRY_2_, TL_TRY_1_, )(__VA_ARGS__)

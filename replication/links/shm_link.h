@@ -121,10 +121,10 @@ class ShmRingLink final : public ShmLink {
   std::optional<ControlFrame> control_waiting_;  ///< the newest that found the lane full
 
   bool wants_room_ = false;  ///< a publish was refused since credit last came
-  bool wake_owed_ = false;   ///< the kernel had no memory for a wakeup; the next flush repeats it
   /// Credit came for a publisher that was refused. Whichever look() took it in, poll() or publish() tells.
   bool room_came_ = false;
-  bool gone_ = false;        ///< the peer is gone or has closed: what it left is read, then we close
+  bool wake_owed_ = false;  ///< the kernel had no memory for a wakeup; the next flush repeats it
+  bool gone_ = false;       ///< the peer is gone or has closed: what it left is read, then we close
   bool closed_ = false;
   bool close_reported_ = false;  ///< somebody above has seen that we closed
   Instant last_heard_{};

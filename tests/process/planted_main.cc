@@ -7,7 +7,7 @@ namespace {
 
 class AcknowledgeFirst final : public tidelock::ApplyPolicy {
  public:
-  [[nodiscard]] std::uint32_t turns_acknowledged_early() const override { return 64; }
+  [[nodiscard]] std::uint32_t turns_acknowledged_early() const override { return 1'000; }
 };
 
 }  // namespace

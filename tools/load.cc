@@ -99,8 +99,8 @@ bool ShardLoad::put(std::uint32_t key_index, std::string_view value) {
     note_failure(receipt.error());
     return false;
   }
-  const ReceiptNote note{receipt->lsn.value, receipt->epoch, key_index, crc32c(0, as_bytes(value)),
-                         engine_.reactor(shard_).now()};
+  const ReceiptNote note{receipt->lsn.value, receipt->history,           receipt->epoch,
+                         key_index,          crc32c(0, as_bytes(value)), engine_.reactor(shard_).now()};
   add(receipts_.push(note) ? counters_.receipts : counters_.receipts_skipped);
   return true;
 }

@@ -20,6 +20,7 @@ namespace tidelock::tools {
 /// "This write has reached its ack level." Trivially copyable; crosses process boundaries.
 struct ReceiptNote {
   std::uint64_t lsn = 0;
+  HistoryId history{};
   Epoch epoch{};
   std::uint32_t key_index = 0;  ///< in the shared dataset
   std::uint32_t value_crc = 0;  ///< of the value that was written

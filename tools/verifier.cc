@@ -71,6 +71,7 @@ void ShardVerifier::check(const ReceiptNote& note) {
   ReadOptions options;
   if (ack_ != AckLevel::applied) {
     options.min_lsn = Lsn{note.lsn};
+    options.history = note.history;
     options.epoch = note.epoch;
     // Once the primary is gone nothing more will become visible; do not wait for each of what is left.
     options.timeout = engine_.links() == 0 ? milliseconds(1) : timeout_;

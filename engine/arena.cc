@@ -52,6 +52,7 @@ std::size_t Arena::class_index(std::size_t bytes) {
 }
 
 std::size_t Arena::class_bytes(std::size_t index) {
+  TL_ASSERT(index < kClasses, "a size class beyond the last");
   if (index < kLinearClasses) return (index + 1) * kQuantumBytes;
   const std::size_t doubling = 8 + (index - kLinearClasses) / 4;
   const std::size_t step = (index - kLinearClasses) % 4 + 1;

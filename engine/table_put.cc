@@ -145,6 +145,7 @@ void Table::State::install(const Plan& done, std::uint64_t lsn) {
     const std::uint64_t word = external ? reinterpret_cast<std::uintptr_t>(done.record) : lsn;
     *done.place.bucket->cell(done.place.unit) = {done.hash, word, done.key_bytes, done.value_bytes};
   } else {
+    TL_ASSERT(done.record != nullptr, "a record in a chain has memory of its own");
     push_chain(*done.segment, *done.record);
     ++chained;
   }

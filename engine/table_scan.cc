@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <bit>
 
+#include <tidelock/base/check.h>
+
 #include "table.h"
 #include "table_state.h"
 
@@ -27,6 +29,7 @@ void for_each(Segment& segment, Visit visit) {
     for (unsigned first = bucket.line.first; first != 0; first &= first - 1) {
       const auto unit = static_cast<unsigned>(std::countr_zero(first));
       Cell* cell = bucket.cell(unit);
+      TL_ASSERT(cell != nullptr, "a cell lies inside of its bucket");
       visit(cell, bucket.is_external(unit) ? cell->record() : nullptr);
     }
   }

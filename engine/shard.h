@@ -167,6 +167,7 @@ class Shard final : private Applier, private PollSource {
   Status copy_large(std::uint64_t hash, Bytes key, std::string& value);
   Status digest_pass(Digest& digest, Instant deadline);
   Status pause(Instant deadline);
+  Wakeup let_others_run(std::size_t bytes);
   Status copy_page(Call& call);
 
   void start_write(Call& call);
@@ -186,7 +187,9 @@ class Shard final : private Applier, private PollSource {
   const Options& options_;
   ShardConfig config_;
   bool shut_ = false;
-  std::uint32_t inside_ = 0;  ///< calls and fibers at work here
+  std::uint32_t inside_ = 0;          ///< calls and fibers at work here
+  std::uint32_t unbroken_calls_ = 0;  ///< of fibers, since the loop or one of them last let others run
+  std::size_t unbroken_bytes_ = 0;    ///< that those calls copied
   std::unique_ptr<Table> table_;
   std::unique_ptr<Primary> primary_;  ///< one of these two
   std::unique_ptr<Replica> replica_;

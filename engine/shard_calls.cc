@@ -204,7 +204,22 @@ std::uint32_t Shard::poll(std::uint32_t budget) {
   constexpr std::size_t kFreedBytes = 64 * 1024;  // one slice a turn
   const bool freeing = table_->has_deferred();
   if (freeing) table_->free_some(kFreedBytes);
+  unbroken_calls_ = 0;
+  unbroken_bytes_ = 0;
   return spawn_some(budget) + (freeing ? 1 : 0);
+}
+
+/// A call that needs nobody's answer (a read, a write with ack local) has no reason to suspend, and a fiber
+/// that makes only such calls would keep its core from everything else: so every so often a call begins with
+/// a yield. `bytes` are about to be copied. Suspends: yes (fiber)
+Wakeup Shard::let_others_run(std::size_t bytes) {
+  constexpr std::uint32_t kCalls = 128;
+  constexpr std::size_t kCopiedBytes = 64 * 1024;  // no more between two looks at the fiber quota
+  unbroken_bytes_ += bytes;
+  if (++unbroken_calls_ < kCalls && unbroken_bytes_ < kCopiedBytes) return Wakeup::notified;
+  unbroken_calls_ = 0;
+  unbroken_bytes_ = 0;
+  return this_fiber::yield();
 }
 
 /// A fiber takes its body when it runs, so that a body for which there is no fiber yet stays in the backlog.

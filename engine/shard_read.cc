@@ -62,6 +62,7 @@ Result<Lsn> Shard::get(std::uint64_t hash, Bytes key, std::string& value, const 
                        Instant deadline) {
   if (shut_) return EngineErrc::closed;
   const Inside inside(inside_);
+  if (const Wakeup wakeup = let_others_run(0); wakeup == Wakeup::cancelled) return to_status(wakeup).error();
   TL_TRY(await_visible(after, deadline));
   bump(counters_.gets);
   Table::Found found;
@@ -71,6 +72,7 @@ Result<Lsn> Shard::get(std::uint64_t hash, Bytes key, std::string& value, const 
     TL_TRY(copy_large(hash, key, value));
   } else {
     TL_TRY(without_exceptions([&] { value.assign(as_text(found.value)); }));
+    unbroken_bytes_ += value.size();
   }
   return lsn;
 }

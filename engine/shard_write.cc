@@ -47,6 +47,8 @@ Status Shard::writable(AckLevel ack) const {
 
 Result<Receipt> Shard::write(const BatchItem& item, AckLevel ack, Instant deadline) {
   const Inside inside(inside_);
+  if (const Wakeup wakeup = let_others_run(item.value.size()); wakeup == Wakeup::cancelled)
+    return not_written(to_status(wakeup).error(), "");
   TL_TRY(const Lsn lsn, append(item, ack, deadline));
   if (ack != AckLevel::local) TL_TRY(await_ack(lsn, ack, deadline));
   return receipt(lsn);
@@ -54,6 +56,8 @@ Result<Receipt> Shard::write(const BatchItem& item, AckLevel ack, Instant deadli
 
 Result<Receipt> Shard::write_all(std::span<const BatchItem> items, AckLevel ack, Instant deadline) {
   const Inside inside(inside_);
+  if (const Wakeup wakeup = let_others_run(size_of(items)); wakeup == Wakeup::cancelled)
+    return not_written(to_status(wakeup).error(), "");
   TL_TRY(const Lsn lsn, append_all(items, ack, deadline));
   if (ack != AckLevel::local) TL_TRY(await_ack(lsn, ack, deadline));
   return receipt(lsn);

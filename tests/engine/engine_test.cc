@@ -189,6 +189,38 @@ TEST_CASE("many fibers on every core write everywhere at once") {
   CHECK(keys == 3ULL * kFibers * kWrites);
 }
 
+TEST_CASE("a fiber whose calls need nobody's answer leaves its core to others, and hears its cancellation") {
+  enum class Work { writes, batches, reads };
+  for (const Work work : {Work::writes, Work::batches, Work::reads}) {
+    const auto engine = open(small_options());
+    REQUIRE(engine->put("other", "there").has_value());
+    std::atomic<bool> stop{false};
+    std::atomic<bool> running{false};
+    std::atomic<bool> ended{false};
+    const auto busy = [&] {
+      WriteBatch batch;
+      batch.put("a", "1");
+      std::string value;
+      running = true;
+      while (!stop) {
+        // A refusal is how a cancelled fiber hears of it.
+        if (work == Work::writes && !engine->put("mine", "value", {AckLevel::local, kPatience})) break;
+        if (work == Work::batches && !engine->write(batch, {AckLevel::local, kPatience})) break;
+        if (work == Work::reads && !engine->get("other", value)) break;
+      }
+      ended = true;
+    };
+    REQUIRE(engine->spawn_on({0}, busy).has_value());
+    REQUIRE(eventually([&] { return running.load(); }));
+    std::string value;
+    const auto got = engine->get("other", value, {{}, {}, {}, seconds(5)});
+    CHECK(got.has_value());
+    if (!got) stop = true;  // else close() would wait for the core in vain
+    CHECK(engine->close(seconds(30)).has_value());
+    CHECK(ended);
+  }
+}
+
 TEST_CASE("a batch has one receipt a shard, consecutive LSNs, and its last write of a key wins") {
   const auto engine = open(small_options(3));
   for (const bool from_fiber : {false, true}) {

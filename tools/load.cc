@@ -14,6 +14,11 @@ constexpr unsigned kReadsPerTurn = 8;
 /// A refused write is tried again after this long: the replica may come back, and a core has other work.
 constexpr Duration kRefusedPause = milliseconds(1);
 
+/// So many receipts may wait at the replica. Each is then checked soon after its acknowledgement, while the
+/// state that it must not show any more could still be there.
+constexpr std::size_t kReceiptsAhead = 1024;
+constexpr Duration kVerifierPause = microseconds(20);
+
 void add(std::atomic<std::uint64_t>& counter) {
   counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
@@ -99,10 +104,20 @@ bool ShardLoad::put(std::uint32_t key_index, std::string_view value) {
     note_failure(receipt.error());
     return false;
   }
+  keep_step_with_verifier();
   const ReceiptNote note{receipt->lsn.value, receipt->history,           receipt->epoch,
                          key_index,          crc32c(0, as_bytes(value)), engine_.reactor(shard_).now()};
   add(receipts_.push(note) ? counters_.receipts : counters_.receipts_skipped);
   return true;
+}
+
+void ShardLoad::keep_step_with_verifier() {
+  const Instant deadline = engine_.reactor(shard_).now() + write_options_.timeout;
+  while (kReceiptQueueNotes - receipts_.write_available() >= kReceiptsAhead &&
+         !stop_.load(std::memory_order_relaxed) && engine_.links() > 0 &&
+         engine_.reactor(shard_).now() < deadline) {
+    if (this_fiber::sleep_for(kVerifierPause) == Wakeup::cancelled) return;
+  }
 }
 
 void ShardLoad::note_failure(const Error& error) {

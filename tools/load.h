@@ -51,6 +51,7 @@ class ShardLoad {
   void load_fiber(std::uint32_t fiber);
   void drive_fiber(std::uint32_t fiber);
   bool put(std::uint32_t key_index, std::string_view value);
+  void keep_step_with_verifier();
   void note_failure(const Error& error);
 
   Engine& engine_;

@@ -109,7 +109,6 @@ class ReplicaNode {
                               {"stale", counters.stale.load()},
                               {"wrong", counters.wrong.load()},
                               {"unverified", counters.unverified.load()},
-                              {"skipped", counters.skipped.load()},
                               {"check_delay_ns", to_json(verifiers_[index]->delay())},
                               {"first_violation", verifiers_[index]->first_violation()},
                               {"last_lsn", engine_->visible_lsn(ShardId{index}).value}};

@@ -27,9 +27,11 @@ struct ReceiptNote {
   Instant acknowledged{};       ///< CLOCK_MONOTONIC, which both processes share
 };
 
+inline constexpr std::size_t kReceiptQueueNotes = 32'767;
+
 class ReceiptChannels {
  public:
-  using Queue = boost::lockfree::spsc_queue<ReceiptNote, boost::lockfree::capacity<32767>>;
+  using Queue = boost::lockfree::spsc_queue<ReceiptNote, boost::lockfree::capacity<kReceiptQueueNotes>>;
 
   /// Makes the memfd and the empty queues.
   static Result<FileHandle> create(std::uint32_t shards);

@@ -13,7 +13,7 @@ namespace tidelock::tools {
 /// max}, shards (a list of the same), link, host, kernel, command.
 nlohmann::json make_report(const RunOptions& options, const Dataset& dataset, const CorePlan& plan,
                            const RunOutcome& outcome);
-/// True if nothing was stale, nothing lost and the digests are equal.
+/// True if every acknowledged write was checked, nothing was stale or lost, and the digests are equal.
 bool passed(const nlohmann::json& report);
 /// A table a shard, a total line, and where it was measured.
 std::string format_report(const nlohmann::json& report);

@@ -13,8 +13,6 @@ namespace tidelock::tools {
 namespace {
 
 constexpr std::size_t kBatch = 16;
-/// Behind by more than this, the verifier passes over all but the newest batch.
-constexpr std::size_t kBacklogMax = 1024;
 // An empty queue is looked at again after a pause that doubles up to the longest.
 constexpr Duration kShortestPause = microseconds(20);
 constexpr Duration kLongestPause = milliseconds(1);
@@ -41,7 +39,6 @@ void ShardVerifier::body() {
   while (true) {
     // Before the pop: what was pushed before finish() is then seen by this round.
     const bool last_round = finishing_.load(std::memory_order_acquire);
-    if (receipts_.read_available() > kBacklogMax) skip_old();
     ReceiptNote notes[kBatch];
     const std::size_t count = receipts_.pop(notes, kBatch);
     for (std::size_t i = 0; i < count; ++i) check(notes[i]);
@@ -54,14 +51,6 @@ void ShardVerifier::body() {
       if (this_fiber::sleep_for(pause) == Wakeup::cancelled) return;
       pause = std::min(pause * 2, kLongestPause);
     }
-  }
-}
-
-void ShardVerifier::skip_old() {
-  ReceiptNote dropped[kBatch];
-  while (receipts_.read_available() > kBatch) {
-    const std::size_t count = receipts_.pop(dropped, kBatch);
-    for (std::size_t i = 0; i < count; ++i) add(counters_.skipped);
   }
 }
 

@@ -21,7 +21,6 @@ struct VerifierCounters {
   std::atomic<std::uint64_t> checked{0};
   std::atomic<std::uint64_t> stale{0};       ///< an older state, or none, after the notification
   std::atomic<std::uint64_t> wrong{0};       ///< the receipt's LSN with other bytes
-  std::atomic<std::uint64_t> skipped{0};     ///< passed over for newer ones, so that checks stay fresh
   std::atomic<std::uint64_t> unverified{0};  ///< the read failed: not visible in time, history lost
 };
 
@@ -43,7 +42,6 @@ class ShardVerifier {
  private:
   void body();
   void check(const ReceiptNote& note);
-  void skip_old();
   void note_violation(std::string text);
 
   Engine& engine_;

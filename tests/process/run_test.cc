@@ -31,6 +31,7 @@ void check_proved(const ProgramResult& result) {
   CHECK(report["failed"] == 0);
   CHECK(report["digests_equal"] == true);
   CHECK(report["checked"] > 0);
+  CHECK(report["checked"] == report["acknowledged"]);
   CHECK(report["ops"] > 0);
   CHECK(report["loaded"] == report["keys"]);
   CHECK(report["failures"].empty());
@@ -111,6 +112,7 @@ TEST_CASE("run: zipfian keys, reads only, writes only, empty and large values") 
   };
   check_proved(with({"--keys", "zipfian"}));
   check_proved(with({"--read-ratio", "1"}));
+  check_proved(with({"--read-ratio", "0", "--ack", "local"}));
   check_proved(with({"--read-ratio", "0", "--value-bytes", "0"}));
   check_proved(with({"--read-ratio", "0", "--value-bytes", "300000", "--in-flight", "4"}));
 }

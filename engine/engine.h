@@ -6,8 +6,7 @@
 ///   auto receipt = (*engine)->put("key", "value");
 ///
 /// Thread:   any. On a fiber of one of this engine's reactors a call suspends the fiber; on any other thread
-/// it
-///           blocks that thread. Either way it ends by its deadline.
+///           it blocks that thread. Either way it ends by its deadline.
 /// Errors:   no exception leaves an Engine; see errc.h of engine/, replication/ and reactor/
 #pragma once
 

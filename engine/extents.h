@@ -1,5 +1,7 @@
 /// Blocks above 64 KiB, each a mapping of its own. A few freed ones are kept for reuse; the others are
-/// unmapped in slices by free_some(). Thread:   owner core Suspends: never
+/// unmapped in slices by free_some().
+/// Thread:   owner core
+/// Suspends: never
 #pragma once
 
 #include <cstddef>

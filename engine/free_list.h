@@ -1,5 +1,6 @@
 /// A lock-free stack of slot numbers. Boost.Lockfree's stack does the same, but reads a node's link without
-/// an atomic while another thread may write it, which ThreadSanitizer rightly reports. Thread:   any
+/// an atomic while another thread may write it, which ThreadSanitizer rightly reports.
+/// Thread:   any
 #pragma once
 
 #include <atomic>

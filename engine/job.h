@@ -1,6 +1,7 @@
 /// Runs a closure on a reactor's loop for a thread that waits for it with a deadline. The control path's way
 /// onto the cores: it allocates, and what was sent stays alive until it has run, however long the sender
-/// waited. Thread:   any that runs no reactor
+/// waited.
+/// Thread:   any that runs no reactor
 #pragma once
 
 #include <functional>

@@ -2,7 +2,9 @@
 /// by 15 units of 64 bytes. A record of up to 64 bytes (header, key, value) fills one unit, up to 128 two
 /// adjacent ones; a larger one leaves a pointer to its memory in one unit. A record stands in its home
 /// bucket, the next one, or the stash; when all three are full and a split would not help, in the segment's
-/// chain. Thread:   owner core Suspends: never
+/// chain.
+/// Thread:   owner core
+/// Suspends: never
 #pragma once
 
 #include <bit>

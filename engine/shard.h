@@ -1,7 +1,8 @@
 /// One shard on its owner core: its table, its log and stream, and every operation on them.
 /// Writes: memory is reserved in the table, the entry is appended to the log, the table takes it with its
-/// LSN, all in one turn, so that the order of the log is the order in which writes become visible. Thread:
-/// owner core, except stats() Suspends: where a function takes a deadline (fiber); never otherwise
+/// LSN, all in one turn, so that the order of the log is the order in which writes become visible.
+/// Thread:   owner core, except stats()
+/// Suspends: where a function takes a deadline (fiber); never otherwise
 #pragma once
 
 #include <atomic>

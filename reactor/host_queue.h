@@ -1,6 +1,7 @@
 /// Work from threads that run no reactor: an intrusive lock-free stack that the owner takes whole and
-/// reverses, so that each thread's tasks run in the order in which it submitted them. Thread:   enter, push,
-/// leave and close on any; the rest on the owner core Suspends: never
+/// reverses, so that each thread's tasks run in the order in which it submitted them.
+/// Thread:   enter, push, leave and close on any; the rest on the owner core
+/// Suspends: never
 #pragma once
 
 #include <atomic>

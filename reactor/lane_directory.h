@@ -1,7 +1,8 @@
 /// What the reactors of one group share to reach each other: the lanes, each reactor's park flag and waker,
 /// and the bitmaps that say who has sent something. Knows nothing of threads or io_uring, so that the
-/// simulator joins reactors of one thread with it. Thread:   set_waker before any traffic; the rest from each
-/// reactor's own thread Lifetime: outlives the mailboxes made on it
+/// simulator joins reactors of one thread with it.
+/// Thread:   set_waker before any traffic; the rest from each reactor's own thread
+/// Lifetime: outlives the mailboxes made on it
 #pragma once
 
 #include <array>

@@ -1,5 +1,6 @@
 /// Seeded random numbers: xoshiro256++ (Blackman and Vigna, 2019), seeded through splitmix64. Not for
-/// secrets. Thread:   one owner
+/// secrets.
+/// Thread:   one owner
 #pragma once
 
 #include <array>

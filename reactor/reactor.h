@@ -1,7 +1,8 @@
 /// The event loop of one core: polls its sources, fires timers, runs fibers, flushes what they staged.
 /// It never blocks; a driver (reactor_group.h, or a host's own loop, or the simulator) calls turn() and
-/// decides how to wait. Thread:   owner core: whichever thread is inside turn(); create and destroy on any
-/// one thread while no turn runs
+/// decides how to wait.
+/// Thread:   owner core: whichever thread is inside turn(); create and destroy on any one thread while no
+///           turn runs
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,8 @@
 /// Synchronisation between fibers of ONE reactor: no atomics, no locks. Waiters are served first in, first
-/// out. Thread:   owner core Suspends: where a function takes a deadline (fiber); never otherwise Errors:
-/// deadline_exceeded, cancelled; closed where said
+/// out.
+/// Thread:   owner core
+/// Suspends: where a function takes a deadline (fiber); never otherwise
+/// Errors:   deadline_exceeded, cancelled; closed where said
 #pragma once
 
 #include <cstddef>

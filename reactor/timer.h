@@ -1,6 +1,7 @@
 /// Timers of one reactor: a min-heap of four children a node, each timer knowing its place. Nothing is
-/// allocated once the heap has grown to the largest number of timers that were armed at once. Thread:   owner
-/// core Suspends: never
+/// allocated once the heap has grown to the largest number of timers that were armed at once.
+/// Thread:   owner core
+/// Suspends: never
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
 /// Waiters in order of their LSN, equal ones first in, first out. Intrusive: a node has `lsn`, `next`,
-/// `previous`. Thread:   owner core
+/// `previous`.
+/// Thread:   owner core
 #pragma once
 
 #include <tidelock/base/ids.h>

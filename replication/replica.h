@@ -1,5 +1,6 @@
 /// The replica's end of a shard's replication: checks, applies, then acknowledges. What it has acknowledged
-/// as applied is visible to every reader on this core from then on. Thread:   owner core
+/// as applied is visible to every reader on this core from then on.
+/// Thread:   owner core
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,7 @@
 /// Which key comes next: uniform, or zipfian with theta 0.99 as YCSB has it (Gray et al., "Quickly generating
 /// billion-record synthetic databases", SIGMOD 1994). Low numbers are popular; the table's hash scatters
-/// them. Thread:   one owner
+/// them.
+/// Thread:   one owner
 #pragma once
 
 #include <cstdint>

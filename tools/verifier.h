@@ -1,7 +1,7 @@
 /// Sits beside the replica and holds each receipt of the primary against what a reader there gets.
 /// With ack `applied` a plain read must show the receipt's write or a later one; with `local` and `received`
-/// a read that waits for the receipt's LSN must. Thread:   the body runs in one fiber on the shard's core;
-/// counters are readable by anyone
+/// a read that waits for the receipt's LSN must.
+/// Thread:   the body runs in one fiber on the shard's core; counters are readable by anyone
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,7 @@
 /// One end of an shm link. shm.cc holds the data path; shm_link.cc start, close, parking and the peer's
-/// death. Thread:   owner core Suspends: never
+/// death.
+/// Thread:   owner core
+/// Suspends: never
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 /// Runs a program as a user would, from a test: arguments, standard input, limits; output, exit status,
-/// signals. Thread:   one owner
+/// signals.
+/// Thread:   one owner
 #pragma once
 
 #include <chrono>

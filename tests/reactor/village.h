@@ -1,6 +1,7 @@
 /// Several reactors on one thread, joined by lanes, with a clock that the test turns and no kernel: the
 /// driver that a simulator would be. Each reactor parks by the park protocol and sleeps until it is woken or
-/// its timer is due. A seed fixes the order in which they turn. Thread:   one
+/// its timer is due. A seed fixes the order in which they turn.
+/// Thread:   one
 #pragma once
 
 #include <algorithm>

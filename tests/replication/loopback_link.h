@@ -1,6 +1,7 @@
 /// Two ends of a Link in one process and on one thread, in memory of their own: every byte can be looked at,
 /// held back or damaged on its way. As with a real ring, what is published leaves with flush(), and nothing
-/// is allocated in steady state. Thread:   one
+/// is allocated in steady state.
+/// Thread:   one
 #pragma once
 
 #include <algorithm>

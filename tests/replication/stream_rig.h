@@ -1,5 +1,6 @@
 /// A primary and a replica, each on a reactor of its own that the test turns by hand, joined by a loopback
-/// link. Thread:   one
+/// link.
+/// Thread:   one
 #pragma once
 
 #include <cstring>

@@ -1,5 +1,5 @@
 /// One segment of the table: 16 home buckets and a stash, 16 KiB in all. A bucket is a line of tags followed
-/// by 15 units of 64 bytes. A record of up to 64 bytes (header, key, value) fills one unit, up to 128 two
+/// by 14 units of 64 bytes. A record of up to 64 bytes (header, key, value) fills one unit, up to 128 two
 /// adjacent ones; a larger one leaves a pointer to its memory in one unit. A record stands in its home
 /// bucket, the next one, or the stash; when all three are full and a split would not help, in the segment's
 /// chain.

@@ -1,0 +1,92 @@
+#!/bin/bash
+# Runs in the emulated machine, after init: network, soft-RoCE, then the command, then what is left of it. Talks with
+# run.sh through files in /run/lab (which two machines share) and its folder a or b (this machine's). From there come
+# job and terminal, and, while this runs, go and stop; made here are ready, done, exit, kernel.log and resources.*.
+# `machine` (a or b) and `machines` (1 or 2) are in the environment.
+set -u
+here=$(dirname "${BASH_SOURCE[0]}")
+lab=/run/lab/${machine:?}
+export PATH=$here/bin:$PATH
+
+pause() { read -rt "$1" -u 7 || true; }
+resources() { rdma resource show 2>&1; }
+
+set_up() {
+  # A descriptor that nothing is ever written to, to sleep on without a process.
+  mkfifo /run/lab-pause
+  exec 7<>/run/lab-pause
+  # The kernel's console is ttyS0; the command's output passes through these byte by byte.
+  stty -F /dev/ttyS1 raw -echo
+  stty -F /dev/ttyS2 raw -echo
+  hostname "lab-$machine"
+  ulimit -l unlimited
+  # shellcheck disable=SC1090
+  . "$here/net_${machines:?}.sh" || return
+  resources >"$lab/resources.before"
+}
+
+# Ends the command when run.sh says so: because time is over, or because the other machine's command has failed.
+end_at_stop() {
+  until [ -e /run/lab/stop ]; do pause 0.25; done
+  kill -TERM -- "-$1"
+  pause 2
+  kill -KILL -- "-$1"
+}
+
+run_command() {
+  setsid bash "$lab/job" </dev/null >/dev/ttyS1 2>/dev/ttyS2 7<&- &
+  local command=$!
+  end_at_stop $command 2>/dev/null &
+  local watch=$!
+  wait $command
+  code=$?
+  kill $watch 2>/dev/null
+  rest_of_job=$command
+}
+
+run_interactive() {
+  local rows columns
+  read -r rows columns <"$lab/terminal"
+  stty -F /dev/ttyS1 sane rows "$rows" cols "$columns"
+  setsid --ctty --wait bash "$lab/job" </dev/ttyS1 >/dev/ttyS1 2>&1 7<&-
+  code=$?
+}
+
+# A killed program's objects go after it, and not at once.
+note_resources() {
+  for _ in $(seq 20); do
+    resources >"$lab/resources.after"
+    cmp -s "$lab/resources.before" "$lab/resources.after" && return
+    pause 0.25
+  done
+}
+
+# Removing the devices makes the kernel say which objects it finds still there.
+tear_down() {
+  [ -z "${rest_of_job:-}" ] || kill -KILL -- "-$rest_of_job" 2>/dev/null
+  local device
+  for device in /sys/class/infiniband/*; do
+    timeout -k 1 20 rdma link delete "${device##*/}" || echo "lab: removing $device failed or hung" >>"$lab/complaints"
+  done
+}
+
+finish() {
+  # Output that is still in a terminal's buffer is waited for.
+  stty -F /dev/ttyS1 raw
+  stty -F /dev/ttyS2 raw
+  dmesg >"$lab/kernel.log"
+  echo "$1" >"$lab/exit.part"
+  mv "$lab/exit.part" "$lab/exit"
+}
+
+set_up || { echo "lab: setting up the machine failed"; exit; }
+touch "$lab/ready"
+until [ -e /run/lab/go ] || [ -e /run/lab/stop ]; do pause 0.1; done
+code=0
+if [ -e "$lab/terminal" ]; then run_interactive; else run_command; fi
+note_resources
+# The other machine may still be talking to this one's devices: it has finished, too, when run.sh says stop.
+echo "$code" >"$lab/done"
+until [ -e /run/lab/stop ]; do pause 0.1; done
+tear_down
+finish "$code"

@@ -173,7 +173,7 @@ keep_files() {
 }
 
 # What a kernel says when something is wrong in it. Leaks are found when the devices are removed.
-complaints='BUG|Oops|WARNING|[Ss]oft lockup|hard LOCKUP|blocked for more than|stall|refcount|KASAN|UBSAN|[Ll]eak|general protection|Call Trace|^lab:'
+complaints='BUG|Oops|WARNING|[Ss]oft lockup|hard LOCKUP|blocked for more than|detected stall|self-detected|refcount|KASAN|UBSAN|[Ll]eak|general protection|Call Trace|^lab:'
 
 # The machine's kernel must not have complained. Time-outs are judged, too: what hung may have hung in the kernel.
 judge_kernel() {

@@ -1,0 +1,169 @@
+/// RDMA as one reactor owns it: an ibv_context, one PD, one CQ, an arena, and the channels that rdma_cm and
+/// the device speak through. It dispatches completions and events to the connections, and keeps these.
+/// Thread:   create(), register_memory(), destruction: any that may block, while the core does not turn.
+///           post(): any. All else: owner core
+/// Suspends: never
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <tidelock/base/bytes.h>
+#include <tidelock/base/result.h>
+#include <tidelock/base/time.h>
+#include <tidelock/rdma/connection.h>
+#include <tidelock/rdma/control_thread.h>
+#include <tidelock/rdma/device.h>
+#include <tidelock/reactor/operation.h>
+#include <tidelock/reactor/poll_source.h>
+#include <tidelock/reactor/reactor.h>
+
+struct rdma_event_channel;
+
+namespace tidelock {
+
+struct RdmaOptions {
+  std::uint16_t connections_max = 8;  ///< a core, those that still drain included; 1 to 1,024
+  std::uint16_t data_slots = 64;      ///< batches in flight, 4 to 256
+  std::uint16_t control_slots = 16;   ///< control frames in flight, 4 to 256
+  std::uint32_t inline_bytes = 256;   ///< wanted; the device's cap is probed
+  std::uint32_t gather = 4;           ///< pieces of a batch, its header included; 2 to 32
+
+  Duration resolving_deadline = seconds(2);
+  Duration connecting_deadline = seconds(5);
+  Duration greeting_deadline = seconds(5);
+  Duration closing_deadline = milliseconds(500);
+  Duration draining_deadline = milliseconds(500);
+
+  /// Transport: 4.096 us x 2^ack_timeout for each of retry_count tries (ibv_modify_qp(3)). 14 and 6 notice a
+  /// dead link after about half a second. retry_count is at most 6: 7 is for ever on soft-RoCE.
+  std::uint8_t ack_timeout = 14;
+  std::uint8_t retry_count = 6;
+  std::uint8_t rnr_retry = 7;  ///< for ever; credits keep it from happening, the link timeout ends it
+  /// 0.64 ms. The 0 that rdma_cm leaves means 655 ms.
+  std::uint8_t min_rnr_timer = 12;
+
+  /// Errors:   EINVAL names the option
+  [[nodiscard]] Status validate() const;
+};
+
+/// Single-writer; readable by anyone.
+struct RdmaCounters {
+  std::atomic<std::uint64_t> completions{0};
+  std::atomic<std::uint64_t> completions_stale{0};  ///< of a connection that is gone
+  std::atomic<std::uint64_t> completion_errors{0};
+  std::atomic<std::uint64_t> completion_events{0};  ///< wakeups by the CQ's channel
+  std::atomic<std::uint64_t> cm_events{0};
+  std::atomic<std::uint64_t> async_events{0};
+  std::atomic<std::uint64_t> connections_made{0};
+  std::atomic<std::uint64_t> connections_live{0};
+};
+
+class RdmaCore final : public PollSource {
+ public:
+  /// `calls` outlives the core.
+  /// Errors:   no_device; memlock_too_low; device_too_small; errno values
+  static Result<std::unique_ptr<RdmaCore>> create(const RdmaPlace& place, const RdmaOptions& options,
+                                                  BlockingCalls& calls);
+  /// After detach(), with no connection left.
+  ~RdmaCore() override;
+
+  /// Memory that batches are gathered from; local access only. Before start().
+  /// Errors:   memlock_too_low names the limit and how to raise it
+  Status register_memory(MutableBytes memory);
+
+  /// Watches the channels through the reactor's ring and adds itself to the reactor.
+  Status start(Reactor& reactor);
+  void close_all(const std::string& reason);
+  [[nodiscard]] bool idle() const { return live_ == 0; }
+  /// Leaves the reactor. No connection is left.
+  void detach();
+
+  /// Active. The connection is the core's; see its abandon().
+  /// Errors:   busy
+  Result<RdmaConnection*> connect(const ActiveTerms& terms, ConnectionCallbacks callbacks);
+  /// Passive. Takes `id` in any case; rejects it as busy if there is no slot. An older connection of the same
+  /// node and shard is closed.
+  void accept(rdma_cm_id* id, const ConnectRequest& request, const ConnectReply& reply,
+              ConnectionCallbacks callbacks);
+  /// Says no to a connect request, on the control thread; takes `id`.
+  void reject(rdma_cm_id* id, const ConnectReject& reason);
+
+  /// Runs `work` on the owner core, soon. Any thread.
+  void post(std::function<void()> work);
+  /// Runs `work` on the control thread, then `answer` on the owner core.
+  void offload(std::function<void()> work, std::function<void()> answer);
+  /// For events of rdma_cm that belong to no connection: a listener's.
+  void on_foreign_event(std::function<void(const CmEvent&)> handler) { foreign_ = std::move(handler); }
+
+  /// Takes in what has completed, at most once a turn unless `again`. Links call it, so that what arrived in
+  /// this turn is seen in this turn.
+  std::uint32_t poll_completions(std::uint32_t budget, bool again = false);
+
+  std::uint32_t poll(std::uint32_t budget) override;
+  void flush() override;
+  void arm() override;
+  [[nodiscard]] bool has_work() const override;
+
+  [[nodiscard]] Reactor& reactor() const { return *reactor_; }
+  [[nodiscard]] const RdmaPlace& place() const { return place_; }
+  [[nodiscard]] const RdmaOptions& options() const { return options_; }
+  [[nodiscard]] const RdmaCounters& counters() const { return counters_; }
+  [[nodiscard]] rdma_event_channel* channel() const;
+
+  // ---- for connections ----------------------------------------------------------------------------------
+  struct Verbs;
+  [[nodiscard]] Verbs& verbs() { return *verbs_; }
+  [[nodiscard]] MutableBytes arena_of(std::uint16_t slot) const;
+  /// Key of the registered memory that holds `memory`.
+  /// Errors:   EINVAL
+  [[nodiscard]] Result<std::uint32_t> local_key(Bytes memory) const;
+  /// A connection may be destroyed; done at the end of the turn.
+  void reap_soon() { reap_ = true; }
+
+ private:
+  RdmaCore(const RdmaPlace& place, const RdmaOptions& options, BlockingCalls& calls);
+  Status open();
+  struct Slot {
+    std::unique_ptr<RdmaConnection> connection;
+    std::uint32_t generation = 0;
+  };
+  Result<RdmaConnection*> make_connection();
+  [[nodiscard]] RdmaConnection* find(std::uint16_t slot, std::uint32_t generation) const;
+  [[nodiscard]] RdmaConnection* find(std::uintptr_t tag) const;
+  void reap();
+  void dispatch(const ibv_wc& completion);
+  void run_posted();
+  void drain_cm();
+  void drain_completion_channel();
+  void drain_async();
+  void fail_all(const Error& error);
+  void check_gid();
+
+  RdmaPlace place_;
+  RdmaOptions options_;
+  BlockingCalls& calls_;
+  std::unique_ptr<Verbs> verbs_;
+  Reactor* reactor_ = nullptr;
+  std::vector<Slot> slots_;
+  std::uint32_t live_ = 0;
+  bool reap_ = false;
+  bool polled_ = false;  ///< the CQ, in this turn
+  bool armed_ = false;
+  std::function<void(const CmEvent&)> foreign_;
+  RdmaCounters counters_;
+
+  std::mutex mutex_;
+  std::vector<std::function<void()>> posted_;  ///< under mutex_
+  std::atomic<bool> any_posted_{false};
+  int post_fd_ = -1;  ///< an eventfd: control only, never on the way of data
+  FdWatch post_watch_, cm_watch_, completion_watch_, async_watch_;
+};
+
+}  // namespace tidelock

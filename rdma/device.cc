@@ -1,0 +1,168 @@
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include <arpa/inet.h>
+
+#include <tidelock/rdma/device.h>
+#include <tidelock/rdma/errc.h>
+
+#include "handles.h"
+#include "memory.h"
+
+namespace tidelock {
+namespace {
+
+constexpr std::size_t kGidsMax = 256;
+
+struct FreeList {
+  void operator()(ibv_device** list) const { ::ibv_free_device_list(list); }
+};
+
+std::uint32_t mtu_bytes_of(ibv_mtu mtu) { return mtu == 0 ? 0 : 128U << mtu; }
+
+std::string ipv4_of(const ibv_gid& gid) {
+  static constexpr std::array<std::uint8_t, 12> kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  if (!std::equal(kMapped.begin(), kMapped.end(), gid.raw)) return {};
+  std::array<char, INET_ADDRSTRLEN> text{};
+  return ::inet_ntop(AF_INET, gid.raw + kMapped.size(), text.data(), text.size()) != nullptr ? text.data()
+                                                                                             : "";
+}
+
+RdmaPort read_port(ibv_context* context, std::uint8_t number) {
+  RdmaPort port;
+  port.number = number;
+  ibv_port_attr attributes{};
+  if (ibv_query_port(context, number, &attributes) != 0) {
+    port.state = "unreadable";
+    return port;
+  }
+  port.active = attributes.state == IBV_PORT_ACTIVE;
+  port.state = ::ibv_port_state_str(attributes.state);
+  port.link_layer = attributes.link_layer == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "InfiniBand";
+  port.mtu_bytes = mtu_bytes_of(attributes.active_mtu);
+  return port;
+}
+
+void read_gids(ibv_context* context, std::vector<RdmaPort>& ports) {
+  std::vector<ibv_gid_entry> entries(kGidsMax);
+  const ssize_t found = ibv_query_gid_table(context, entries.data(), entries.size(), 0);
+  for (ssize_t i = 0; i < found; ++i) {
+    const ibv_gid_entry& entry = entries[static_cast<std::size_t>(i)];
+    for (RdmaPort& port : ports) {
+      if (port.number != entry.port_num) continue;
+      port.gids.push_back(
+          {entry.gid_index, entry.gid_type == IBV_GID_TYPE_ROCE_V2, ipv4_of(entry.gid), entry.ndev_ifindex});
+    }
+  }
+}
+
+Result<RdmaDevice> read_device(ibv_device* device) {
+  const std::string name = ::ibv_get_device_name(device);
+  const RdmaHandle<ibv_context> context(::ibv_open_device(device));
+  if (context == nullptr) return Error::from_errno(errno, "cannot open RDMA device " + name);
+  ibv_device_attr attributes{};
+  if (const int failed = ::ibv_query_device(context.get(), &attributes); failed != 0) {
+    return Error::from_errno(failed, "cannot query RDMA device " + name);
+  }
+  RdmaDevice read;
+  read.name = name;
+  read.firmware = attributes.fw_ver;
+  read.queue_pair_entries_max = static_cast<std::uint32_t>(attributes.max_qp_wr);
+  read.gather_max = static_cast<std::uint32_t>(attributes.max_sge);
+  read.completion_entries_max = static_cast<std::uint32_t>(attributes.max_cqe);
+  for (std::uint32_t number = 1; number <= attributes.phys_port_cnt; ++number) {
+    read.ports.push_back(read_port(context.get(), static_cast<std::uint8_t>(number)));
+  }
+  read_gids(context.get(), read.ports);
+  return read;
+}
+
+std::string names_of(const std::vector<RdmaDevice>& devices) {
+  std::string names;
+  for (const auto& device : devices) {
+    if (!names.empty()) names += ", ";
+    names += device.name;
+    for (const auto& port : device.ports) {
+      for (const auto& gid : port.gids) {
+        if (!gid.ipv4.empty() && gid.roce_v2) names += " (" + gid.ipv4 + ")";
+      }
+    }
+  }
+  return names;
+}
+
+Error none_such(const std::vector<RdmaDevice>& devices, const RdmaChoice& choice) {
+  if (devices.empty()) {
+    return Error(RdmaErrc::no_device,
+                 "this machine has no RDMA device: load its driver, or make a software one with "
+                 "`modprobe rdma_rxe && rdma link add rxe0 type rxe netdev INTERFACE`");
+  }
+  const std::string wanted = choice.device.empty() ? "address " + choice.address : "name " + choice.device;
+  return Error(RdmaErrc::no_device, "no RDMA device with " + wanted + "; there is " + names_of(devices));
+}
+
+}  // namespace
+
+Result<std::vector<RdmaDevice>> list_rdma_devices() {
+  int count = 0;
+  const std::unique_ptr<ibv_device*, FreeList> list(::ibv_get_device_list(&count));
+  std::vector<RdmaDevice> devices;
+  // ENOSYS: the kernel has no RDMA at all, which is no device.
+  if (list == nullptr) {
+    if (errno == ENOSYS || errno == ENOENT) return devices;
+    return Error::from_errno(errno, "cannot list the RDMA devices");
+  }
+  for (int i = 0; i < count; ++i) {
+    TL_TRY(auto device, read_device(list.get()[i]));
+    devices.push_back(std::move(device));
+  }
+  return devices;
+}
+
+Result<RdmaPlace> choose_rdma_place(const RdmaChoice& choice) {
+  TL_TRY(const auto devices, list_rdma_devices());
+  return choose_rdma_place(devices, choice);
+}
+
+Result<RdmaPlace> choose_rdma_place(const std::vector<RdmaDevice>& devices, const RdmaChoice& choice) {
+  const RdmaDevice* down = nullptr;
+  const RdmaDevice* bare = nullptr;
+  std::string down_state;
+  for (const auto& device : devices) {
+    if (!choice.device.empty() && device.name != choice.device) continue;
+    for (const auto& port : device.ports) {
+      for (const auto& gid : port.gids) {
+        if (!gid.roce_v2 || gid.ipv4.empty()) continue;
+        if (!choice.address.empty() && gid.ipv4 != choice.address) continue;
+        if (port.active) return RdmaPlace{device.name, port.number, gid.index, gid.ipv4, port.mtu_bytes};
+        down = &device;
+        down_state = port.state;
+      }
+      if (!choice.address.empty()) continue;
+      if (port.active) {
+        bare = &device;
+      } else if (down == nullptr) {
+        down = &device;
+        down_state = port.state;
+      }
+    }
+  }
+  if (down != nullptr) {
+    return Error(
+        RdmaErrc::port_down,
+        "the port of RDMA device " + down->name + " is " + down_state +
+            ": `ip link set INTERFACE up`, where `rdma link` shows the interface, and check the cable");
+  }
+  if (bare != nullptr) {
+    return Error(
+        RdmaErrc::no_gid,
+        "RDMA device " + bare->name +
+            " has no RoCEv2 GID of an IPv4 address: `ip addr add ADDRESS/24 dev INTERFACE`, where `rdma "
+            "link` shows the interface");
+  }
+  return none_such(devices, choice);
+}
+
+}  // namespace tidelock

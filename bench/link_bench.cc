@@ -184,7 +184,7 @@ void throughput(benchmark::State& state) {
 /// A link as a source of its reactor, as Primary and Replica hold theirs.
 class LinkSource : public PollSource {
  public:
-  explicit LinkSource(std::unique_ptr<ShmLink> link) : link_(std::move(link)) {}
+  explicit LinkSource(std::unique_ptr<Link> link) : link_(std::move(link)) {}
   Status start(Reactor& reactor) {
     TL_TRY(link_->start(reactor));
     reactor.add_source(*this);
@@ -200,7 +200,7 @@ class LinkSource : public PollSource {
   [[nodiscard]] bool has_work() const override { return link_->has_work(); }
 
  protected:
-  std::unique_ptr<ShmLink> link_;
+  std::unique_ptr<Link> link_;
 };
 
 class EchoSource final : public LinkSource {
@@ -276,7 +276,7 @@ void raw_memcpy(benchmark::State& state) {
   const std::size_t batch_bytes = static_cast<std::size_t>(state.range(0));
   on_cpu(cpu_pair().first, [&] {
     const std::vector<std::byte> payload(batch_bytes, std::byte{1});
-    std::vector<std::byte> ring(ShmOptions{}.ring_bytes);
+    std::vector<std::byte> ring(LinkOptions{}.ring_bytes);
     for (auto _ : state) {
       for (std::size_t sent = 0; sent < std::size_t{kRoundBytes}; sent += batch_bytes) {
         std::memcpy(ring.data() + (sent & (ring.size() - 1)), payload.data(), batch_bytes);

@@ -12,6 +12,7 @@
 #include <tidelock/base/result.h>
 #include <tidelock/engine/options.h>
 #include <tidelock/reactor/reactor_group.h>
+#include <tidelock/replication/transport.h>
 
 #include "events.h"
 #include "shard.h"
@@ -25,6 +26,7 @@ struct ControlContext {
   ReactorGroup& group;
   const std::vector<std::unique_ptr<Shard>>& shards;
   EventLog& events;
+  Transport& transport;
 };
 
 /// One line of history that a node follows.

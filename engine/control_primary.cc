@@ -4,7 +4,7 @@
 #include <thread>
 #include <utility>
 
-#include <tidelock/replication/shm.h>
+#include <tidelock/replication/transport.h>
 
 #include "control.h"
 #include "job.h"
@@ -31,14 +31,20 @@ class Admission final : public Control {
     Lsn last{};
   };
 
+  [[nodiscard]] LinkOptions link_options() const {
+    LinkOptions options;
+    options.ring_bytes = context_.options.ring_bytes;
+    return options;
+  }
+
   void run();
-  void admit(ShmListener::Pending& pending);
+  void admit(PendingPeer& pending);
   Result<Held> held(ShardId shard);
   std::optional<Refusal> check_terms(const Hello& theirs) const;
   static std::optional<Refusal> check_position(const Hello& theirs, const Held& held);
   Hello answer(const Hello& theirs, const Held& held);
-  void refuse(ShmListener::Pending& pending, const Refusal& refusal);
-  Status hand_over(ShardId shard, std::unique_ptr<ShmLink> link, Lsn peer_last);
+  void refuse(PendingPeer& pending, const Refusal& refusal);
+  Status hand_over(ShardId shard, std::unique_ptr<Link> link, Lsn peer_last);
   void note(const Hello& theirs, const std::string& what) {
     context_.events.add("shard " + std::to_string(theirs.shard.value) + ": replica node " +
                         std::to_string(theirs.node) + ": " + what);
@@ -46,14 +52,14 @@ class Admission final : public Control {
 
   ControlContext context_;
   Lineage lineage_;
-  std::unique_ptr<ShmListener> listener_;
+  std::unique_ptr<PeerListener> listener_;
   std::uint32_t generation_ = 0;
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };
 
 Status Admission::start() {
-  TL_TRY(listener_, ShmListener::listen(context_.options.listen));
+  TL_TRY(listener_, context_.transport.listen(context_.options.listen, link_options()));
   for (const auto& shard : context_.shards) {
     const auto watch = [owner = shard.get(), events = &context_.events](Reactor&) -> Status {
       owner->on_link_lost([owner, events](const std::string& reason) {
@@ -88,7 +94,7 @@ void Admission::run() {
   }
 }
 
-void Admission::admit(ShmListener::Pending& pending) {
+void Admission::admit(PendingPeer& pending) {
   const Hello theirs = pending.hello();
   if (const auto refusal = check_terms(theirs)) return refuse(pending, *refusal);
   const auto log = held(theirs.shard);
@@ -98,9 +104,7 @@ void Admission::admit(ShmListener::Pending& pending) {
     return refuse(pending, {RefusalReason::busy, waited_ms, theirs.shard.value});
   }
   if (const auto refusal = check_position(theirs, *log)) return refuse(pending, *refusal);
-  ShmOptions ring;
-  ring.ring_bytes = context_.options.ring_bytes;
-  auto link = pending.accept(answer(theirs, *log), ring);
+  auto link = pending.accept(answer(theirs, *log), link_options());
   const Status attached =
       link ? hand_over(theirs.shard, *std::move(link), theirs.last_lsn) : Status(link.error());
   if (!attached) note(theirs, attached.error().message());
@@ -153,7 +157,7 @@ std::optional<Refusal> Admission::check_position(const Hello& theirs, const Held
   return std::nullopt;
 }
 
-void Admission::refuse(ShmListener::Pending& pending, const Refusal& refusal) {
+void Admission::refuse(PendingPeer& pending, const Refusal& refusal) {
   note(pending.hello(), "refused: " + describe(refusal));
   pending.refuse(refusal);
 }
@@ -185,11 +189,11 @@ Hello Admission::answer(const Hello& theirs, const Held& held) {
   return ours;
 }
 
-Status Admission::hand_over(ShardId shard, std::unique_ptr<ShmLink> link, Lsn peer_last) {
-  const auto carried = std::make_shared<std::unique_ptr<ShmLink>>(std::move(link));
+Status Admission::hand_over(ShardId shard, std::unique_ptr<Link> link, Lsn peer_last) {
+  const auto carried = std::make_shared<std::unique_ptr<Link>>(std::move(link));
   const auto attach = [carried, peer_last,
                        owner = context_.shards[shard.value].get()](Reactor& reactor) -> Status {
-    std::unique_ptr<ShmLink> arrived = std::move(*carried);
+    std::unique_ptr<Link> arrived = std::move(*carried);
     TL_TRY(arrived->start(reactor));
     return owner->attach_replica(std::move(arrived), peer_last);
   };

@@ -7,7 +7,7 @@
 
 #include <tidelock/engine/errc.h>
 #include <tidelock/reactor/random.h>
-#include <tidelock/replication/shm.h>
+#include <tidelock/replication/transport.h>
 
 #include "control.h"
 #include "job.h"
@@ -204,7 +204,8 @@ Status Following::connect(ShardId shard, SteadyTime until, Duration attach_timeo
   ours.epoch = lineage_.epoch;
   ours.last_lsn = owner->followed_lsn();
   ours.value_bytes_max = context_.options.value_bytes_max;
-  TL_TRY(ShmPeer peer, shm_connect(context_.options.primary, ours, until_or_soon(until)));
+  TL_TRY(ConnectedPeer peer,
+         context_.transport.connect(context_.options.primary, ours, until_or_soon(until)));
   TL_TRY(check_answer(shard, peer.hello));
   {
     const std::lock_guard lock(mutex_);
@@ -213,9 +214,9 @@ Status Following::connect(ShardId shard, SteadyTime until, Duration attach_timeo
     peers_[shard.value].connected_at = std::chrono::steady_clock::now();
     peers_[shard.value].connected_lsn = ours.last_lsn;
   }
-  const auto carried = std::make_shared<std::unique_ptr<ShmLink>>(std::move(peer.link));
+  const auto carried = std::make_shared<std::unique_ptr<Link>>(std::move(peer.link));
   const auto attach = [carried, owner, lineage = lineage_](Reactor& reactor) -> Status {
-    std::unique_ptr<ShmLink> arrived = std::move(*carried);
+    std::unique_ptr<Link> arrived = std::move(*carried);
     owner->follow(lineage.history, lineage.routing_seed, lineage.epoch);
     TL_TRY(arrived->start(reactor));
     return owner->attach_primary(std::move(arrived));

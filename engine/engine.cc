@@ -14,6 +14,7 @@
 
 #include "engine_impl.h"
 #include "job.h"
+#include "transport.h"
 
 namespace tidelock {
 namespace {
@@ -91,13 +92,11 @@ Status Engine::Impl::start() {
   // Every fiber has at most one call under way; the rest is for those that were abandoned.
   host = std::make_unique<Host>(*group, options.host_slots, options.max_fibers * 2);
   TL_TRY(start_shards());
-  const ControlContext context{options, *group, shards, events};
-  if (options.role == NodeRole::replica) {
-    control = make_following(context);
-  } else if (!options.listen.empty()) {
-    control = make_admission(context, lineage);
-  }
-  if (control == nullptr) return {};
+  const bool replica = options.role == NodeRole::replica;
+  if (!replica && options.listen.empty()) return {};
+  TL_TRY(transport, make_transport(options, *group, shards));
+  const ControlContext context{options, *group, shards, events, *transport};
+  control = replica ? make_following(context) : make_admission(context, lineage);
   TL_TRY(control->start());
   lineage = control->lineage();
   return {};
@@ -226,6 +225,8 @@ Status Engine::Impl::close_in_order(Instant deadline) {
   }
   if (phase == Phase::destroying) {
     TL_TRY(Closing(*group, *host, shards, deadline).on_each([](Shard& shard, Reactor&) { shard.destroy(); }));
+    control.reset();  // no shard has a link any more that could call it
+    transport.reset();
     phase = Phase::stopping;
   }
   // From its first call on the group takes no jobs, even if a fiber then keeps it from stopping.

@@ -9,6 +9,7 @@
 
 #include <tidelock/engine/engine.h>
 #include <tidelock/reactor/reactor_group.h>
+#include <tidelock/replication/transport.h>
 
 #include "control.h"
 #include "events.h"
@@ -48,6 +49,7 @@ struct Engine::Impl {
   std::unique_ptr<ReactorGroup> group;
   std::unique_ptr<Host> host;
   std::vector<std::unique_ptr<Shard>> shards;
+  std::unique_ptr<Transport> transport;  ///< as long as there are links, and shorter than the reactors turn
   std::unique_ptr<Control> control;
 
   /// How far close() has come. It never goes back: what a step has ended, the next close() leaves alone.

@@ -1,7 +1,11 @@
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <csignal>
 #include <set>
+#include <string>
+
+#include <arpa/inet.h>
 
 #include <tidelock/engine/errc.h>
 #include <tidelock/engine/options.h>
@@ -12,6 +16,16 @@ namespace {
 Error bad(const char* option, const std::string& value, const std::string& range) {
   return Error(EngineErrc::bad_option,
                std::string("Options::") + option + " is " + value + "; it must be " + range);
+}
+
+/// As people will read it in a log: whatever does not print is a '?'.
+std::string quoted(const std::string& text) {
+  constexpr std::size_t kShown = 80;
+  std::string shown = '"' + text.substr(0, kShown);
+  for (char& c : shown) {
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
+  }
+  return shown + (text.size() > kShown ? "...\"" : "\"");
 }
 
 Status in_range(const char* option, std::uint64_t value, std::uint64_t least, std::uint64_t most) {
@@ -43,6 +57,63 @@ Status socket_path(const char* option, const std::string& path) {
   return {};
 }
 
+/// An address that one machine has: dotted decimal, not 0.0.0.0.
+bool is_ipv4(const std::string& text) {
+  in_addr address{};
+  return text.find('\0') == std::string::npos && ::inet_pton(AF_INET, text.c_str(), &address) == 1 &&
+         address.s_addr != INADDR_ANY;
+}
+
+bool is_port(const std::string& text) {
+  std::uint16_t port = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, code] = std::from_chars(text.data(), end, port);
+  return code == std::errc{} && rest == end && port != 0;
+}
+
+Status ipv4_endpoint(const char* option, const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  if (colon != std::string::npos && is_ipv4(text.substr(0, colon)) && is_port(text.substr(colon + 1))) {
+    return {};
+  }
+  return bad(option, quoted(text),
+             "an IPv4 address of the primary's RDMA device and a port from 1 to 65535, such as "
+             "\"10.0.0.1:7471\", since `link` is verbs; `rdma link` and `ip address` show what there is");
+}
+
+/// An ibv_device has a name of at most 63 bytes (IBV_SYSFS_NAME_MAX).
+Status device_name(const std::string& name) {
+  constexpr std::size_t kDeviceBytesMax = 63;
+  const bool odd = name.find('/') != std::string::npos || name.find('\0') != std::string::npos;
+  if (name.size() <= kDeviceBytesMax && !odd) return {};
+  return bad("device", quoted(name), "a name that `ibv_devices` lists, such as \"mlx5_0\", or empty");
+}
+
+Status shm_addresses(const Options& o) {
+  const auto of_verbs = [](const char* option, const std::string& value) -> Status {
+    if (value.empty()) return {};
+    return bad(option, quoted(value), "empty unless `link` is verbs");
+  };
+  TL_TRY(of_verbs("device", o.device));
+  TL_TRY(of_verbs("local_address", o.local_address));
+  TL_TRY(socket_path("listen", o.listen));
+  return socket_path("primary", o.primary);
+}
+
+Status verbs_addresses(const Options& o) {
+  TL_TRY(device_name(o.device));
+  if (!o.listen.empty()) TL_TRY(ipv4_endpoint("listen", o.listen));
+  if (!o.primary.empty()) TL_TRY(ipv4_endpoint("primary", o.primary));
+  if (o.local_address.empty()) return {};
+  if (o.role != NodeRole::replica) {
+    return bad("local_address", quoted(o.local_address),
+               "empty on a primary, whose address stands in `listen`");
+  }
+  if (is_ipv4(o.local_address)) return {};
+  return bad("local_address", quoted(o.local_address),
+             "an IPv4 address of this machine's RDMA device, such as \"10.0.0.2\", or empty");
+}
+
 Status validate_cores(const Options& o) {
   TL_TRY(in_range("shards", o.shards, 1, 256));
   if (!o.cpus.empty() && o.cpus.size() != o.shards) {
@@ -70,16 +141,18 @@ Status validate_replication(const Options& o) {
   TL_TRY(in_range("node", o.node, 1, 0xffff'ffffU));
   const bool replica = o.role == NodeRole::replica;
   if (replica && o.primary.empty()) {
-    return bad("primary", "empty", "the primary's `listen` path, since this node is a replica");
+    return bad("primary", "empty", "the primary's `listen` address, since this node is a replica");
   }
   if (!replica && !o.primary.empty()) {
-    return bad("primary", '"' + o.primary + '"', "empty on a primary; did you mean `role` replica?");
+    return bad("primary", quoted(o.primary), "empty on a primary; did you mean `role` replica?");
   }
   if (replica && !o.listen.empty()) {
-    return bad("listen", '"' + o.listen + '"', "empty on a replica, which takes no replicas of its own");
+    return bad("listen", quoted(o.listen), "empty on a replica, which takes no replicas of its own");
   }
-  TL_TRY(socket_path("listen", o.listen));
-  TL_TRY(socket_path("primary", o.primary));
+  if (o.link != LinkKind::shm && o.link != LinkKind::verbs) {
+    return bad("link", std::to_string(static_cast<int>(o.link)), "shm or verbs");
+  }
+  TL_TRY(o.link == LinkKind::verbs ? verbs_addresses(o) : shm_addresses(o));
   if (o.ack != AckLevel::local && o.ack != AckLevel::received && o.ack != AckLevel::applied) {
     return bad("ack", std::to_string(static_cast<int>(o.ack)), "local, received or applied");
   }

@@ -15,6 +15,12 @@ namespace tidelock {
 
 class ApplyPolicy;
 
+/// What carries the links between nodes.
+enum class LinkKind : std::uint8_t {
+  shm,    ///< shared memory, between processes of one machine
+  verbs,  ///< RDMA, between machines
+};
+
 struct Options {
   NodeRole role = NodeRole::primary;
   std::uint32_t node = 1;    ///< unique among the nodes of a history, >= 1
@@ -32,10 +38,16 @@ struct Options {
   int stall_signal = 0;  ///< a realtime signal for stall backtraces; 0: none
 
   // Replication.
-  /// Primary: where replicas connect, a unix socket's path or "@name" (abstract); empty: no replicas.
+  LinkKind link = LinkKind::shm;  ///< the same on all nodes
+  /// Primary: where replicas connect; empty: no replicas. With shm a unix socket's path or "@name"
+  /// (abstract), with verbs "IPv4:port": an address of the RDMA device, and a port from 1 to 65535.
   std::string listen;
   /// Replica: the primary's `listen`.
   std::string primary;
+  /// Verbs: the RDMA device's name, as `ibv_devices` lists it; empty: the one that has the address.
+  std::string device;
+  /// Verbs, replica: the IPv4 address that it connects from; empty: chosen by the route to the primary.
+  std::string local_address;
   /// Of writes that do not say. A primary without `listen` can have no replica: there it is local.
   AckLevel ack = AckLevel::applied;
   Duration write_timeout = seconds(5);

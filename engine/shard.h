@@ -85,6 +85,9 @@ class Shard final : private Applier, private PollSource {
   [[nodiscard]] bool following() const { return replica_->connected(); }
   void on_link_lost(std::function<void(const std::string& reason)> handler);
   [[nodiscard]] const Primary* primary() const { return primary_.get(); }
+  /// Any thread, until destroy(). Of a primary: the memory that its links are attached to, for registering it
+  /// once. Of a replica: empty.
+  [[nodiscard]] Bytes log_memory() const { return primary_ ? primary_->log().memory() : Bytes{}; }
   /// Primary: what a connected replica has not applied yet.
   [[nodiscard]] std::uint64_t backlog() const { return primary_ ? primary_->backlog() : 0; }
   [[nodiscard]] Lsn visible_lsn() const { return {counters_.visible_lsn.load(std::memory_order_relaxed)}; }

@@ -19,6 +19,8 @@
 
 namespace tidelock {
 
+class Reactor;
+
 enum class LinkState : std::uint8_t { ready, closed };
 
 /// Single-writer counters, readable by anyone.
@@ -41,6 +43,13 @@ struct Batch {
 /// to a reactor by itself.
 class Link : public PollSource {
  public:
+  /// On the owner core, once, before a Primary or Replica gets it; the reactor outlives the link.
+  /// Errors:   the link is of no use then
+  virtual Status start(Reactor& reactor) {
+    static_cast<void>(reactor);
+    return {};
+  }
+
   /// Largest payload of one batch, a quarter of the ring less the header. Entries are sized to fit.
   [[nodiscard]] virtual std::uint32_t batch_bytes_max() const = 0;
 
@@ -81,6 +90,8 @@ class Link : public PollSource {
   /// Why it is closed; empty while it is ready.
   [[nodiscard]] virtual std::string close_reason() const = 0;
   [[nodiscard]] virtual const char* kind() const = 0;  ///< "shm", "verbs", "sim"
+  /// One line for people: the kind and, where there are several, device and endpoints.
+  [[nodiscard]] virtual std::string describe() const { return kind(); }
   [[nodiscard]] virtual const LinkCounters& counters() const = 0;
 };
 

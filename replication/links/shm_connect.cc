@@ -1,19 +1,12 @@
-// The connecting side, and both sides at once for tests. The listening side: shm_listener.cc.
+// The connecting side. The listening side: shm_listener.cc.
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <ctime>
-#include <unistd.h>
 #include <utility>
 
 #include <sys/socket.h>
 
-#include <tidelock/reactor/errc.h>
-#include <tidelock/replication/errc.h>
-
 #include "shm_handshake.h"
-#include "shm_link.h"
-#include "shm_memory.h"
 #include "shm_socket.h"
 
 namespace tidelock {
@@ -54,28 +47,12 @@ Result<UniqueFd> connect_until(const std::string& path, const UnixAddress& addre
 
 }  // namespace
 
-Result<ShmPeer> shm_connect(const std::string& path, const Hello& ours, Duration timeout) {
+Result<ConnectedPeer> shm_connect(const std::string& path, const Hello& ours, Duration timeout) {
   const Instant deadline = control_now() + timeout;
   TL_TRY(const UnixAddress address, unix_address(path));
   TL_TRY(auto socket, connect_until(path, address, deadline));
   TL_TRY(check_peer_user(socket.get()));
   return say_hello(std::move(socket), ours, deadline);
-}
-
-Result<ShmPair> shm_pair(const FrameContext& context, const ShmOptions& options) {
-  std::array<int, 2> ends{-1, -1};
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) != 0) {
-    return Error::from_errno(errno,
-                             "cannot make a pair of sockets; raise the limit on open files (ulimit -n)");
-  }
-  UniqueFd primary(ends[0]);
-  UniqueFd replica(ends[1]);
-  TL_TRY(const UniqueFd shared, ShmMemory::create(options));
-  TL_TRY(auto here, ShmMemory::map_own(shared.get(), options));
-  TL_TRY(auto there, ShmMemory::map_peers(shared.get(), options.ring_bytes));
-  return ShmPair{
-      std::make_unique<ShmRingLink>(NodeRole::primary, std::move(primary), std::move(here), context),
-      std::make_unique<ShmRingLink>(NodeRole::replica, std::move(replica), std::move(there), context)};
 }
 
 }  // namespace tidelock

@@ -66,8 +66,8 @@ Result<Hello> receive_hello(int fd, Instant deadline) {
   return refused(refusal);
 }
 
-Result<std::unique_ptr<ShmLink>> answer_hello(UniqueFd socket, const Hello& theirs, const Hello& ours,
-                                              const ShmOptions& options) {
+Result<std::unique_ptr<Link>> answer_hello(UniqueFd socket, const Hello& theirs, const Hello& ours,
+                                           const LinkOptions& options) {
   TL_TRY(const UniqueFd shared, ShmMemory::create(options));
   TL_TRY(auto memory, ShmMemory::map_own(shared.get(), options));
   Hello answer = ours;
@@ -81,11 +81,11 @@ Result<std::unique_ptr<ShmLink>> answer_hello(UniqueFd socket, const Hello& thei
   auto got = receive_message(socket.get(), ready, nullptr, deadline);
   if (!got) return explain(got.error(), "the replica did not map the ring in time");
   const FrameContext context{ours.history, ours.generation, theirs.shard};
-  return std::unique_ptr<ShmLink>(
+  return std::unique_ptr<Link>(
       std::make_unique<ShmRingLink>(NodeRole::primary, std::move(socket), std::move(memory), context));
 }
 
-Result<ShmPeer> say_hello(UniqueFd socket, const Hello& ours, Instant deadline) {
+Result<ConnectedPeer> say_hello(UniqueFd socket, const Hello& ours, Instant deadline) {
   std::array<std::byte, kHelloBytes> message;
   encode_hello(ours, message);
   if (auto sent = send_message(socket.get(), message, -1, deadline); !sent) {
@@ -111,7 +111,7 @@ Result<ShmPeer> say_hello(UniqueFd socket, const Hello& ours, Instant deadline) 
   TL_TRY(send_message(socket.get(), std::span(&kReady, 1), -1, deadline));
 
   const FrameContext context{theirs.history, theirs.generation, ours.shard};
-  return ShmPeer{
+  return ConnectedPeer{
       std::make_unique<ShmRingLink>(NodeRole::replica, std::move(socket), std::move(memory), context),
       theirs};
 }

@@ -1,12 +1,14 @@
-/// What the two ends say on a connected socket before there is a link; README.md has the sequence.
+/// How the two ends meet on a socket, and what they say there before there is a link; README.md has the
+/// sequence.
 /// Thread:   a control thread; every call blocks at most until its deadline
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include <tidelock/base/result.h>
 #include <tidelock/base/time.h>
-#include <tidelock/replication/shm.h>
+#include <tidelock/replication/transport.h>
 
 #include "shm_socket.h"
 
@@ -14,6 +16,10 @@ namespace tidelock {
 
 /// How long either end waits for one step of the other.
 inline constexpr Duration kHandshakeStep = seconds(2);
+
+/// Transport::listen and Transport::connect of the shm link, see shm.h.
+Result<std::unique_ptr<PeerListener>> shm_listen(const std::string& path);
+Result<ConnectedPeer> shm_connect(const std::string& path, const Hello& ours, Duration timeout);
 
 void send_refusal(int fd, const Refusal& refusal);
 
@@ -24,11 +30,11 @@ Result<Hello> receive_hello(int fd, Instant deadline);
 
 /// Listener, step 2: sends our hello with the ring and waits until the peer has mapped it.
 /// Errors:   EINVAL for options; link_closed if the peer did not like what it got; deadline_exceeded
-Result<std::unique_ptr<ShmLink>> answer_hello(UniqueFd socket, const Hello& theirs, const Hello& ours,
-                                              const ShmOptions& options);
+Result<std::unique_ptr<Link>> answer_hello(UniqueFd socket, const Hello& theirs, const Hello& ours,
+                                           const LinkOptions& options);
 
 /// Connector: says hello, takes the answer, maps the ring, says that it is ready.
 /// Errors:   refused, malformed, bad_version, deadline_exceeded, link_closed
-Result<ShmPeer> say_hello(UniqueFd socket, const Hello& ours, Instant deadline);
+Result<ConnectedPeer> say_hello(UniqueFd socket, const Hello& ours, Instant deadline);
 
 }  // namespace tidelock

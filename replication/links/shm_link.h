@@ -12,7 +12,8 @@
 #include <vector>
 
 #include <tidelock/reactor/operation.h>
-#include <tidelock/replication/shm.h>
+#include <tidelock/reactor/reactor.h>
+#include <tidelock/replication/link.h>
 
 #include "shm_memory.h"
 #include "shm_socket.h"
@@ -38,7 +39,7 @@ class PositionQueue {
 
 /// Everything that is read from shared memory is the peer's word and is checked once, against this end's own
 /// copies (x_seen_); this end never reads its own words back.
-class ShmRingLink final : public ShmLink {
+class ShmRingLink final : public Link {
  public:
   ShmRingLink(NodeRole role, UniqueFd socket, ShmMemory memory, const FrameContext& context);
   ~ShmRingLink() override;

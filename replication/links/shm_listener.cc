@@ -103,11 +103,11 @@ std::optional<FileIdentity> identify(const std::string& path) {
 
 // ---- peers ----------------------------------------------------------------------------------------------
 
-class ShmPending final : public ShmListener::Pending {
+class ShmPending final : public PendingPeer {
  public:
   ShmPending(UniqueFd socket, const Hello& hello) : socket_(std::move(socket)), hello_(hello) {}
   [[nodiscard]] const Hello& hello() const override { return hello_; }
-  Result<std::unique_ptr<ShmLink>> accept(const Hello& ours, const ShmOptions& options) override {
+  Result<std::unique_ptr<Link>> accept(const Hello& ours, const LinkOptions& options) override {
     TL_ASSERT(socket_.valid(), "a pending peer is answered once");
     return answer_hello(std::move(socket_), hello_, ours, options);
   }
@@ -122,17 +122,17 @@ class ShmPending final : public ShmListener::Pending {
   Hello hello_;
 };
 
-class UnixListener final : public ShmListener {
+class ShmListener final : public PeerListener {
  public:
-  UnixListener(std::string path, UniqueFd socket, std::optional<FileIdentity> file)
+  ShmListener(std::string path, UniqueFd socket, std::optional<FileIdentity> file)
       : path_(std::move(path)), socket_(std::move(socket)), file_(file) {
     silent_.reserve(kSilentMax);
   }
-  ~UnixListener() override {
+  ~ShmListener() override {
     if (file_ && identify(path_) == file_) ::unlink(path_.c_str());
   }
 
-  Result<std::unique_ptr<Pending>> accept(Duration timeout) override;
+  Result<std::unique_ptr<PendingPeer>> accept(Duration timeout) override;
   void shutdown() override {
     stopped_.store(true, std::memory_order_release);
     ::shutdown(socket_.get(), SHUT_RDWR);  // ends the poll in accept()
@@ -146,7 +146,7 @@ class UnixListener final : public ShmListener {
   };
   Status wait_for_peers(Instant deadline);
   Status take_connections();
-  Result<std::unique_ptr<Pending>> next_hello();
+  Result<std::unique_ptr<PendingPeer>> next_hello();
 
   std::string path_;
   UniqueFd socket_;
@@ -156,7 +156,7 @@ class UnixListener final : public ShmListener {
 };
 
 /// Until somebody connects or speaks, or a silent peer's time is up.
-Status UnixListener::wait_for_peers(Instant deadline) {
+Status ShmListener::wait_for_peers(Instant deadline) {
   std::array<pollfd, kSilentMax + 1> entries{};
   nfds_t count = 0;
   for (const Silent& peer : silent_) {
@@ -172,7 +172,7 @@ Status UnixListener::wait_for_peers(Instant deadline) {
 
 /// At most kSilentMax at a time, the ones turned away included: whoever connects without end must not keep
 /// accept() from its deadline and from the peers that wait.
-Status UnixListener::take_connections() {
+Status ShmListener::take_connections() {
   for (std::size_t i = 0; i < kSilentMax && silent_.size() < kSilentMax; ++i) {
     UniqueFd peer(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!peer.valid()) {
@@ -193,7 +193,7 @@ Status UnixListener::take_connections() {
 }
 
 /// The first silent peer that has spoken well. Those that spoke badly, hung up or let their time pass go.
-Result<std::unique_ptr<ShmListener::Pending>> UnixListener::next_hello() {
+Result<std::unique_ptr<PendingPeer>> ShmListener::next_hello() {
   for (auto peer = silent_.begin(); peer != silent_.end();) {
     auto hello = receive_hello(peer->socket.get(), Instant{0});
     if (!hello && hello.error() == ReactorErrc::deadline_exceeded && control_now() < peer->deadline) {
@@ -208,12 +208,12 @@ Result<std::unique_ptr<ShmListener::Pending>> UnixListener::next_hello() {
         send_refusal(socket.get(), {RefusalReason::credentials, ::geteuid(), peer_user(socket.get())});
       continue;
     }
-    if (hello) return std::unique_ptr<Pending>(std::make_unique<ShmPending>(std::move(socket), *hello));
+    if (hello) return std::unique_ptr<PendingPeer>(std::make_unique<ShmPending>(std::move(socket), *hello));
   }
   return ReactorErrc::deadline_exceeded;
 }
 
-Result<std::unique_ptr<ShmListener::Pending>> UnixListener::accept(Duration timeout) {
+Result<std::unique_ptr<PendingPeer>> ShmListener::accept(Duration timeout) {
   const Instant deadline = control_now() + timeout;
   for (;;) {
     if (stopped_.load(std::memory_order_acquire))
@@ -227,7 +227,7 @@ Result<std::unique_ptr<ShmListener::Pending>> UnixListener::accept(Duration time
 
 }  // namespace
 
-Result<std::unique_ptr<ShmListener>> ShmListener::listen(const std::string& path) {
+Result<std::unique_ptr<PeerListener>> shm_listen(const std::string& path) {
   TL_TRY(const UnixAddress address, unix_address(path));
   TL_TRY(auto socket, unix_socket());
   std::optional<DirectoryLock> lock;
@@ -245,7 +245,7 @@ Result<std::unique_ptr<ShmListener>> ShmListener::listen(const std::string& path
     if (file) ::unlink(path.c_str());
     return Error::from_errno(code, "cannot listen on '" + path + "'");
   }
-  return std::unique_ptr<ShmListener>(std::make_unique<UnixListener>(path, std::move(socket), file));
+  return std::unique_ptr<PeerListener>(std::make_unique<ShmListener>(path, std::move(socket), file));
 }
 
 }  // namespace tidelock

@@ -24,7 +24,7 @@ Error malformed(const std::string& what) {
 
 }  // namespace
 
-Status check_shm_options(const ShmOptions& options) {
+Status check_shm_options(const LinkOptions& options) {
   if (!std::has_single_bit(options.ring_bytes) || options.ring_bytes < kShmRingBytesMin ||
       options.ring_bytes > kShmRingBytesMax) {
     return Error::from_errno(EINVAL, "ring_bytes is " + std::to_string(options.ring_bytes) +
@@ -54,7 +54,7 @@ ShmMemory::~ShmMemory() {
   if (base_ != nullptr) ::munmap(base_, total_bytes_);
 }
 
-Result<UniqueFd> ShmMemory::create(const ShmOptions& options) {
+Result<UniqueFd> ShmMemory::create(const LinkOptions& options) {
   TL_TRY(check_shm_options(options));
   const std::uint64_t total = shm_total_bytes(options.ring_bytes, options.control_slots);
   UniqueFd fd(::memfd_create("tidelock-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -89,7 +89,7 @@ Result<ShmMemory> ShmMemory::map(int fd, std::uint64_t total_bytes) {
   return memory;
 }
 
-Result<ShmMemory> ShmMemory::map_own(int fd, const ShmOptions& options) {
+Result<ShmMemory> ShmMemory::map_own(int fd, const LinkOptions& options) {
   TL_TRY(auto memory, map(fd, shm_total_bytes(options.ring_bytes, options.control_slots)));
   memory.options_ = options;
   return memory;
@@ -118,7 +118,7 @@ Result<ShmMemory> ShmMemory::map_peers(int fd, std::uint64_t ring_bytes) {
                                                    std::to_string(kShmLayoutVersion) +
                                                    "; run the same release on both sides");
   }
-  const ShmOptions options{header.ring_bytes, header.control_slots};
+  const LinkOptions options{header.ring_bytes, header.control_slots};
   if (!check_shm_options(options)) return malformed("its ring or control lanes are out of range");
   if (options.ring_bytes != ring_bytes) {
     return malformed("its ring has " + std::to_string(options.ring_bytes) + " bytes, the hello says " +

@@ -9,7 +9,7 @@
 
 #include <tidelock/base/bytes.h>
 #include <tidelock/base/result.h>
-#include <tidelock/replication/shm.h>
+#include <tidelock/replication/transport.h>
 
 #include "shm_socket.h"
 
@@ -71,7 +71,7 @@ inline constexpr std::uint64_t kShmLaneOffset = 3 * kShmPageBytes;  ///< primary
 }
 
 /// Errors:   EINVAL names the limits
-Status check_shm_options(const ShmOptions& options);
+Status check_shm_options(const LinkOptions& options);
 
 /// A mapping of the whole memory. Sizes are this process's own copies, never read again from shared memory.
 class ShmMemory {
@@ -82,9 +82,9 @@ class ShmMemory {
   ~ShmMemory();
 
   /// Makes a memfd of exactly that size, all pages allocated, sealed against any change of size.
-  static Result<UniqueFd> create(const ShmOptions& options);
+  static Result<UniqueFd> create(const LinkOptions& options);
   /// Maps what create() made in this process.
-  static Result<ShmMemory> map_own(int fd, const ShmOptions& options);
+  static Result<ShmMemory> map_own(int fd, const LinkOptions& options);
   /// Maps what a peer made, after it has checked the seals, so that the peer cannot take pages away under us
   /// (SIGBUS), and size, header and hello against each other.
   /// Errors:   malformed names what is wrong
@@ -106,7 +106,7 @@ class ShmMemory {
 
   std::byte* base_ = nullptr;
   std::uint64_t total_bytes_ = 0;
-  ShmOptions options_;
+  LinkOptions options_;
 };
 
 }  // namespace tidelock

@@ -136,16 +136,16 @@ namespace {
 /// A primary of which the test decides every step of the handshake.
 struct PlayedPrimary {
   PlayedPrimary() : path(unique_path()) {
-    auto made = ShmListener::listen(path);
+    auto made = make_shm_transport()->listen(path, {});
     REQUIRE(made.has_value());
     listener = *std::move(made);
   }
-  std::unique_ptr<ShmListener::Pending> next() {
+  std::unique_ptr<PendingPeer> next() {
     auto pending = listener->accept(kPatience);
     REQUIRE(pending.has_value());
     return *std::move(pending);
   }
-  std::unique_ptr<ShmLink> accept(ShmListener::Pending& pending, Epoch epoch) {
+  std::unique_ptr<Link> accept(PendingPeer& pending, Epoch epoch) {
     Hello ours;
     ours.role = NodeRole::primary;
     ours.shard = pending.hello().shard;
@@ -154,7 +154,7 @@ struct PlayedPrimary {
     ours.routing_seed = 1;
     ours.epoch = epoch;
     ours.generation = {++generation};
-    auto link = pending.accept(ours, ShmOptions{});
+    auto link = pending.accept(ours, LinkOptions{});
     REQUIRE(link.has_value());
     // A heartbeat, by which the replica sees that it is counted.
     ControlFrame frame;
@@ -165,7 +165,7 @@ struct PlayedPrimary {
     return *std::move(link);
   }
   std::string path;
-  std::unique_ptr<ShmListener> listener;
+  std::unique_ptr<PeerListener> listener;
   std::uint32_t generation = 0;
 };
 
@@ -231,7 +231,7 @@ TEST_CASE("a replica that has writes of no history is refused") {
   hello.node = 2;
   hello.shard_count = 1;
   hello.last_lsn = {1};
-  const auto peer = shm_connect(path, hello, kPatience);
+  const auto peer = make_shm_transport()->connect(path, hello, kPatience);
   REQUIRE(!peer.has_value());
   CHECK(peer.error() == ReplicationErrc::refused);
   CHECK(peer.error().message().find("history") != std::string::npos);

@@ -364,9 +364,9 @@ TEST_CASE("a replica without its primary ends by the connect timeout and names t
 
 TEST_CASE("a replica that its primary accepts but does not come to count is not open") {
   const std::string path = unique_path();
-  auto listener = ShmListener::listen(path);
+  auto listener = make_shm_transport()->listen(path, {});
   REQUIRE(listener.has_value());
-  std::unique_ptr<ShmLink> link;  // never handed to a core
+  std::unique_ptr<Link> link;  // never handed to a core
   std::thread primary([&] {
     auto pending = (*listener)->accept(kPatience);
     if (!pending) return;

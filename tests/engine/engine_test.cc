@@ -479,6 +479,46 @@ TEST_CASE("options out of range are refused with their name, value and range") {
   refused([](Options& o) { o.primary = "@x"; }, "primary");
   refused([](Options& o) { o.mailbox.lane_slots = 3; }, "lane_slots");
   refused([](Options& o) { o.stall_signal = 11; }, "stall_signal");
+  refused([](Options& o) { o.link = static_cast<LinkKind>(9); }, "shm or verbs");
+  refused([](Options& o) { o.device = "mlx5_0"; }, "device");
+  refused([](Options& o) { o.local_address = "10.0.0.1"; }, "local_address");
+}
+
+TEST_CASE("the addresses of a verbs link are checked, and an example is given") {
+  Options options;
+  options.link = LinkKind::verbs;
+  const auto refusal = [&] {
+    const Status checked = options.validate();
+    REQUIRE(!checked.has_value());
+    CHECK(checked.error() == EngineErrc::bad_option);
+    return checked.error().message();
+  };
+  for (const char* address : {"10.0.0.1:1", "10.0.0.1:65535"}) {
+    options.listen = address;
+    CHECK(options.validate().has_value());
+  }
+  for (const char* address :
+       {"10.0.0.1", "10.0.0.1:", "10.0.0.1:0", "10.0.0.1:65536", "10.0.0.1:7471x", ":7471", "@name",
+        "primary.example:7471", "0.0.0.0:7471", "10.0.1:7471", "[::1]:7471", "10.0.0.1 :7471"}) {
+    CAPTURE(address);
+    options.listen = address;
+    CHECK(refusal().find("such as \"10.0.0.1:7471\"") != std::string::npos);
+  }
+  options.listen = std::string("10.0.0.1\0:7471", 14);
+  CHECK(refusal().find("listen") != std::string::npos);
+  options.listen = "10.0.0.1:7471";
+  options.local_address = "10.0.0.2";
+  CHECK(refusal().find("local_address") != std::string::npos);
+  options.role = NodeRole::replica;
+  options.primary = std::exchange(options.listen, "");
+  CHECK(options.validate().has_value());
+  options.local_address = "rxe0";
+  CHECK(refusal().find("local_address") != std::string::npos);
+  options.local_address.clear();
+  options.device = "a/b";
+  CHECK(refusal().find("ibv_devices") != std::string::npos);
+  options.device = std::string(64, 'd');
+  CHECK(refusal().find("device") != std::string::npos);
 }
 
 TEST_CASE("the smallest ring, lanes and pools still serve") {

@@ -27,8 +27,8 @@ namespace {
 
 constexpr Duration kPatience = seconds(30);
 
-std::unique_ptr<ShmListener> listen_at(const std::string& path) {
-  auto listener = ShmListener::listen(path);
+std::unique_ptr<PeerListener> listen_at(const std::string& path) {
+  auto listener = make_shm_transport()->listen(path, {});
   if (!listener) FAIL(listener.error().message());
   return *std::move(listener);
 }
@@ -39,17 +39,19 @@ bool names(const std::string& text, const std::string& part) { return text.find(
 class Connecting {
  public:
   explicit Connecting(const std::string& path, const Hello& hello = hello_of(NodeRole::replica))
-      : thread_([this, path, hello] { result_.emplace(shm_connect(path, hello, kPatience)); }) {}
+      : thread_([this, path, hello] {
+          result_.emplace(make_shm_transport()->connect(path, hello, kPatience));
+        }) {}
   ~Connecting() {
     if (thread_.joinable()) thread_.join();
   }
-  Result<ShmPeer>& result() {
+  Result<ConnectedPeer>& result() {
     if (thread_.joinable()) thread_.join();
     return *result_;
   }
 
  private:
-  std::optional<Result<ShmPeer>> result_;
+  std::optional<Result<ConnectedPeer>> result_;
   std::thread thread_;
 };
 
@@ -80,7 +82,7 @@ Result<Refusal> await_refusal(int fd) {
 }
 
 /// A good peer is served now, whatever came before it.
-void check_serves(ShmListener& listener, const std::string& path) {
+void check_serves(PeerListener& listener, const std::string& path) {
   Connecting connecting(path);
   auto pending = listener.accept(kPatience);
   REQUIRE(pending);
@@ -122,7 +124,7 @@ TEST_CASE("replication/shm: a socket in use is refused, a stale one is taken ove
   const std::string path = directory.file("socket");
   SUBCASE("in use") {
     auto first = listen_at(path);
-    const auto second = ShmListener::listen(path);
+    const auto second = make_shm_transport()->listen(path, {});
     REQUIRE_FALSE(second);
     CHECK(second.error().code().value() == EADDRINUSE);
     CHECK(names(second.error().message(), "another process listens on '" + path));
@@ -143,7 +145,7 @@ TEST_CASE("replication/shm: a socket in use is refused, a stale one is taken ove
   }
   SUBCASE("a file that is no socket stays") {
     std::ofstream(path) << "precious";
-    const auto listener = ShmListener::listen(path);
+    const auto listener = make_shm_transport()->listen(path, {});
     REQUIRE_FALSE(listener);
     CHECK(names(listener.error().message(), "no socket"));
     CHECK(std::filesystem::file_size(path) == 8);
@@ -151,13 +153,13 @@ TEST_CASE("replication/shm: a socket in use is refused, a stale one is taken ove
   SUBCASE("an abstract name in use") {
     const std::string name = "@tidelock-test-" + std::to_string(::getpid());
     auto first = listen_at(name);
-    const auto second = ShmListener::listen(name);
+    const auto second = make_shm_transport()->listen(name, {});
     REQUIRE_FALSE(second);
     CHECK(second.error().code().value() == EADDRINUSE);
     check_serves(*first, name);
   }
   SUBCASE("no such directory") {
-    const auto listener = ShmListener::listen(directory.file("missing") + "/socket");
+    const auto listener = make_shm_transport()->listen(directory.file("missing") + "/socket", {});
     REQUIRE_FALSE(listener);
     CHECK(names(listener.error().message(), "directory"));
   }
@@ -165,13 +167,14 @@ TEST_CASE("replication/shm: a socket in use is refused, a stale one is taken ove
 
 TEST_CASE("replication/shm: a path that does not fit is refused with the limit") {
   const std::string path = "/tmp/" + std::string(110, 'x');
-  for (const auto& message : {ShmListener::listen(path).error().message(),
-                              shm_connect(path, hello_of(NodeRole::replica), seconds(1)).error().message()}) {
+  for (const auto& message :
+       {make_shm_transport()->listen(path, {}).error().message(),
+        make_shm_transport()->connect(path, hello_of(NodeRole::replica), seconds(1)).error().message()}) {
     CHECK(names(message, "107"));
     CHECK(names(message, "115"));
   }
-  CHECK(ShmListener::listen("").error().code().value() == EINVAL);
-  CHECK(ShmListener::listen("@").error().code().value() == EINVAL);
+  CHECK(make_shm_transport()->listen("", {}).error().code().value() == EINVAL);
+  CHECK(make_shm_transport()->listen("@", {}).error().code().value() == EINVAL);
 }
 
 // ---- the handshake --------------------------------------------------------------------------------------
@@ -215,7 +218,8 @@ TEST_CASE("replication/shm: two ends shake hands and carry batches under the agr
 
 TEST_CASE("replication/shm: without a primary the replica knocks until its deadline and says what to do") {
   const TemporaryDirectory directory;
-  const auto peer = shm_connect(directory.file("socket"), hello_of(NodeRole::replica), milliseconds(50));
+  const auto peer =
+      make_shm_transport()->connect(directory.file("socket"), hello_of(NodeRole::replica), milliseconds(50));
   REQUIRE_FALSE(peer);
   CHECK(peer.error().code().value() == ENOENT);
   CHECK(names(peer.error().message(), directory.file("socket")));
@@ -237,7 +241,8 @@ TEST_CASE("replication/shm: a primary that starts later is found") {
 TEST_CASE("replication/shm: a primary that listens but never answers costs the replica its deadline") {
   const TemporaryDirectory directory;
   auto listener = listen_at(directory.file("socket"));
-  const auto peer = shm_connect(directory.file("socket"), hello_of(NodeRole::replica), milliseconds(100));
+  const auto peer =
+      make_shm_transport()->connect(directory.file("socket"), hello_of(NodeRole::replica), milliseconds(100));
   REQUIRE_FALSE(peer);
   CHECK(peer.error() == ReactorErrc::deadline_exceeded);
 }
@@ -368,7 +373,7 @@ TEST_CASE("replication/shm: another user's process is turned away") {
   REQUIRE(child >= 0);
   if (child == 0) {
     if (::setuid(65'534) != 0) ::_exit(2);
-    const auto peer = shm_connect(name, hello_of(NodeRole::replica), kPatience);
+    const auto peer = make_shm_transport()->connect(name, hello_of(NodeRole::replica), kPatience);
     const std::string expected = describe({RefusalReason::credentials, 0, 65'534});
     const bool refused = !peer && peer.error() == ReplicationErrc::refused;
     ::_exit(refused && names(peer.error().message(), expected) ? 0 : 4);

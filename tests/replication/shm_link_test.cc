@@ -14,7 +14,7 @@ namespace {
 
 class ShmFixture final : public LinkFixture {
  public:
-  explicit ShmFixture(const ShmOptions& options) : options_(options) {
+  explicit ShmFixture(const LinkOptions& options) : options_(options) {
     auto pair = shm_pair(kContext, options);
     if (!pair) FAIL(pair.error().message());
     pair_ = *std::move(pair);
@@ -25,7 +25,7 @@ class ShmFixture final : public LinkFixture {
   [[nodiscard]] std::uint64_t ring_bytes() const override { return options_.ring_bytes; }
 
  private:
-  ShmOptions options_;
+  LinkOptions options_;
   ShmPair pair_;
 };
 
@@ -66,7 +66,7 @@ void check_closed_by(const Result<T>& result, Link& victim) {
 }  // namespace
 
 TEST_CASE("replication/shm: the link keeps the rules of all links") {
-  check_link_conformance([] { return std::make_unique<ShmFixture>(ShmOptions{256 << 10, 4}); });
+  check_link_conformance([] { return std::make_unique<ShmFixture>(LinkOptions{256 << 10, 4}); });
 }
 
 TEST_CASE("replication/shm: a gigabyte through a ring of one MiB") {
@@ -108,9 +108,9 @@ TEST_CASE("replication/shm: nothing is visible before the flush, all of it after
 }
 
 TEST_CASE("replication/shm: options out of range are refused with the limits") {
-  for (const ShmOptions options :
-       {ShmOptions{0, 16}, ShmOptions{300'000, 16}, ShmOptions{128 << 10, 16}, ShmOptions{2ULL << 30, 16},
-        ShmOptions{1 << 20, 0}, ShmOptions{1 << 20, 5}, ShmOptions{1 << 20, 512}}) {
+  for (const LinkOptions options :
+       {LinkOptions{0, 16}, LinkOptions{300'000, 16}, LinkOptions{128 << 10, 16}, LinkOptions{2ULL << 30, 16},
+        LinkOptions{1 << 20, 0}, LinkOptions{1 << 20, 5}, LinkOptions{1 << 20, 512}}) {
     const auto pair = shm_pair(kContext, options);
     REQUIRE_FALSE(pair);
     CHECK(pair.error().message().find("must be a power of two") != std::string::npos);

@@ -71,7 +71,7 @@ ControlFrame ack_of(std::uint64_t applied) {
 /// Returns 0 if all was intact and no wakeup was lost.
 int run_replica(const std::string& path, std::uint64_t until) {
   ParkingDriver driver;
-  auto peer = shm_connect(path, hello_of(NodeRole::replica), seconds(30));
+  auto peer = make_shm_transport()->connect(path, hello_of(NodeRole::replica), seconds(30));
   if (!peer) return 10;
   if (!peer->link->start(driver.reactor())) return 11;
   std::uint64_t received = 0;
@@ -98,7 +98,7 @@ int run_replica(const std::string& path, std::uint64_t until) {
 }
 
 /// The primary's end of a connection that has been accepted.
-std::unique_ptr<ShmLink> accept_one(ShmListener& listener, const ShmOptions& options = {256 << 10, 4}) {
+std::unique_ptr<Link> accept_one(PeerListener& listener, const LinkOptions& options = {256 << 10, 4}) {
   auto pending = listener.accept(seconds(30));
   REQUIRE(pending);
   auto link = (*pending)->accept(hello_of(NodeRole::primary), options);
@@ -106,8 +106,8 @@ std::unique_ptr<ShmLink> accept_one(ShmListener& listener, const ShmOptions& opt
   return *std::move(link);
 }
 
-std::unique_ptr<ShmListener> listen_at(const std::string& path) {
-  auto listener = ShmListener::listen(path);
+std::unique_ptr<PeerListener> listen_at(const std::string& path) {
+  auto listener = make_shm_transport()->listen(path, {});
   if (!listener) FAIL(listener.error().message());
   return *std::move(listener);
 }
@@ -207,7 +207,7 @@ TEST_CASE("replication/shm: a killed primary's last batches are still received")
   std::array<int, 2> ready{};
   REQUIRE(::pipe(ready.data()) == 0);
   Child primary([&] {
-    auto listener = ShmListener::listen(path);
+    auto listener = make_shm_transport()->listen(path, {});
     if (!listener) return 10;
     auto pending = (*listener)->accept(seconds(30));
     if (!pending) return 11;
@@ -222,7 +222,7 @@ TEST_CASE("replication/shm: a killed primary's last batches are still received")
     for (;;) ::pause();
   });
   ParkingDriver driver;
-  auto peer = shm_connect(path, hello_of(NodeRole::replica), seconds(30));
+  auto peer = make_shm_transport()->connect(path, hello_of(NodeRole::replica), seconds(30));
   REQUIRE(peer);
   char byte = 0;
   REQUIRE(::read(ready[0], &byte, 1) == 1);

@@ -69,7 +69,7 @@ struct Hostile {
   UniqueFd socket;
 };
 
-inline Hostile make_hostile(NodeRole victim_role, const ShmOptions& options = {256 << 10, 4}) {
+inline Hostile make_hostile(NodeRole victim_role, const LinkOptions& options = {256 << 10, 4}) {
   std::array<int, 2> ends{};
   REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) == 0);
   auto shared = ShmMemory::create(options);

@@ -24,7 +24,7 @@ Status connect(StreamRig& rig, Carrier carrier) {
     options.completes_on_release = carrier == Carrier::loopback_late;
     return rig.connect(options);
   }
-  ShmOptions options;
+  LinkOptions options;
   options.ring_bytes = 256 * 1024;
   auto pair = shm_pair(FrameContext{kHistory, Generation{++rig.generation}, ShardId{}}, options);
   REQUIRE(pair);

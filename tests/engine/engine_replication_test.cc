@@ -251,7 +251,7 @@ TEST_CASE("when the replica goes the primary says so and goes on") {
   REQUIRE(pair.replica->close(kPatience).has_value());
   CHECK(eventually([&] { return pair.primary->links() == 0; }));
   CHECK(has_event(*pair.primary, "lost a replica"));
-  CHECK(pair.primary->put("key", "two", {AckLevel::applied, milliseconds(100)}).error() ==
+  CHECK(pair.primary->put("key", "two", {AckLevel::applied, kPatience}).error() ==
         ReplicationErrc::no_replica);
   CHECK(pair.primary->put("key", "three", {AckLevel::local, kPatience}).has_value());
   // A new replica starts from nothing; the log still holds all.
@@ -271,7 +271,8 @@ TEST_CASE("a write whose acknowledgement does not come has an unknown outcome, n
     CHECK(pair.primary->put("key", "three", {AckLevel::received, milliseconds(50)}).error() ==
           ReplicationErrc::outcome_unknown);
   });
-  CHECK(pair.primary->stats().shards[0].outcome_unknown == 2);
+  // The caller may be back before the shard has counted.
+  CHECK(eventually([&] { return pair.primary->stats().shards[0].outcome_unknown == 2; }));
   standstill.release();
   CHECK(pair.primary->put("key", "four", {AckLevel::applied, kPatience}).has_value());
   check_equal(*pair.primary, *pair.replica);
@@ -283,12 +284,28 @@ TEST_CASE("a log full of what a replica has not taken refuses the next write by 
   of_primary.log_bytes = 64 << 10;
   Pair pair(of_primary, replica_options(path));
   Standstill standstill(*pair.replica, {0});
+  // The shard's own answer, however late: a caller that waits for it leaves a little after the deadline.
+  struct Answer {
+    std::atomic<bool> came{false};
+    Result<Receipt> result = EngineErrc::busy;
+  };
+  const auto put = [&](int number) {
+    Answer answer;
+    const auto take = [](void* context, const Result<Receipt>& result) {
+      auto& self = *static_cast<Answer*>(context);
+      self.result = result;
+      self.came = true;
+    };
+    REQUIRE(pair.primary
+                ->put_async("key" + std::to_string(number), pattern(4000, 1),
+                            {AckLevel::local, milliseconds(100)}, take, &answer)
+                .has_value());
+    while (!answer.came) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    return answer.result;
+  };
   Result<Receipt> last = EngineErrc::busy;
   int written = 0;
-  while (written < 1000 && (last = pair.primary->put("key" + std::to_string(written), pattern(4000, 1),
-                                                     {AckLevel::local, milliseconds(100)}))) {
-    ++written;
-  }
+  while (written < 1000 && (last = put(written))) ++written;
   REQUIRE(!last.has_value());
   CHECK(last.error() == ReplicationErrc::log_full);
   CHECK(last.error().message().find("65536") != std::string::npos);
@@ -417,7 +434,10 @@ TEST_CASE("a link that was lost for silence is made again and resumes inside the
   Options of_replica = replica_options(path);
   of_replica.heartbeat = milliseconds(20);
   Pair pair(of_primary, of_replica);
-  REQUIRE(pair.primary->put("before", "value", {AckLevel::applied, kPatience}).has_value());
+  // On a busy machine the link may be lost, and made again, without our help.
+  REQUIRE(eventually([&] {
+    return pair.primary->put("before", "value", {AckLevel::applied, kPatience}).has_value();
+  }));
   Standstill standstill(*pair.replica, {0});
   CHECK(eventually([&] { return has_event(*pair.primary, "lost a replica"); }));
   for (int i = 0; i < 100; ++i) {
@@ -486,15 +506,14 @@ TEST_CASE("a replica that acknowledges before it applies is caught by a reader")
   Options of_replica = replica_options(path);
   of_replica.apply_policy = &early;
   Pair pair(primary_options(path), of_replica);
-  int stale = 0;
   std::string value;
-  for (int i = 0; i < 500; ++i) {
-    const auto receipt = pair.primary->put("key", std::to_string(i), {AckLevel::applied, kPatience});
+  int puts = 0;
+  CHECK(eventually([&] {
+    const auto receipt = pair.primary->put("key", std::to_string(++puts), {AckLevel::applied, kPatience});
     REQUIRE(receipt.has_value());
     const auto lsn = pair.replica->get("key", value);
-    if (!lsn || *lsn < receipt->lsn) ++stale;
-  }
-  CHECK(stale > 0);
+    return !lsn || *lsn < receipt->lsn;
+  }));
 }
 
 TEST_SUITE_END();

@@ -11,7 +11,7 @@ trap 'rm -rf "$work"' EXIT
 for shards in 1 2; do
   for ack in local received applied; do
     for wake in msg_ring eventfd; do
-      "$program" run --shards "$shards" --ack "$ack" --wake "$wake" --checks "$checks" --duration 120 --read-ratio 0.1 \
+      "$program" run --shards "$shards" --ack "$ack" --wake "$wake" --checks "$checks" --duration 3600 --read-ratio 0.1 \
         --in-flight 64 --json >"$work/report.json" || { cat "$work/report.json"; echo "FAILED: $shards $ack $wake"; exit 1; }
       python3 - "$work/report.json" "$checks" "$shards shards, ack $ack, wake $wake" <<'PYTHON'
 import json, sys

@@ -37,13 +37,35 @@ pid_t parent_of(pid_t pid) {
   return state == 'Z' ? -1 : parent;
 }
 
+/// As pipe2(2): ends[0] is read from, ends[1] is the terminal.
+void open_terminal(int* ends) {
+  ends[0] = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  REQUIRE(ends[0] >= 0);
+  REQUIRE(::grantpt(ends[0]) == 0);
+  REQUIRE(::unlockpt(ends[0]) == 0);
+  ends[1] = ::open(::ptsname(ends[0]), O_RDWR | O_NOCTTY | O_CLOEXEC);
+  REQUIRE(ends[1] >= 0);
+}
+
+/// The last "N ops," in what was printed.
+std::uint64_t shown_ops(const std::string& text) {
+  const auto end = text.rfind(" ops,");
+  if (end == std::string::npos) return 0;
+  const auto begin = text.find_last_not_of("0123456789", end - 1);
+  return std::strtoull(text.c_str() + (begin == std::string::npos ? 0 : begin + 1), nullptr, 10);
+}
+
 }  // namespace
 
 Program::Program(const std::string& path, const std::vector<std::string>& arguments, const Setup& setup) {
   int in[2], out[2], err[2];
   REQUIRE(::pipe2(in, O_CLOEXEC) == 0);
   REQUIRE(::pipe2(out, O_CLOEXEC) == 0);
-  REQUIRE(::pipe2(err, O_CLOEXEC) == 0);
+  if (setup.terminal) {
+    open_terminal(err);
+  } else {
+    REQUIRE(::pipe2(err, O_CLOEXEC) == 0);
+  }
   std::vector<char*> argv{const_cast<char*>("tidelock")};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
@@ -134,6 +156,14 @@ bool Program::wait_for_error_text(const std::string& text, std::chrono::seconds 
     if (Clock::now() > deadline || !pump(std::chrono::milliseconds(50))) return false;
   }
   return true;
+}
+
+std::uint64_t Program::wait_for_ops(std::uint64_t ops, std::chrono::seconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  while (shown_ops(err_text_) < ops) {
+    if (Clock::now() > deadline || !pump(std::chrono::milliseconds(50))) return 0;
+  }
+  return shown_ops(err_text_);
 }
 
 ProgramResult Program::finish(std::chrono::seconds timeout) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -27,7 +28,8 @@ class Program {
     std::string input;
     /// Runs in the child just before exec; only async-signal-safe calls.
     std::function<void()> before_exec;
-    std::string out_path;  ///< standard output goes there instead of into ProgramResult::out
+    std::string out_path;   ///< standard output goes there instead of into ProgramResult::out
+    bool terminal = false;  ///< standard error is a terminal, so that progress is shown there
   };
   Program(const std::string& path, const std::vector<std::string>& arguments, const Setup& setup);
   Program(const std::string& path, const std::vector<std::string>& arguments)
@@ -43,6 +45,9 @@ class Program {
   void signal(int number) const;
   /// Waits until the program has printed `text` to standard error, or `timeout` has passed (false).
   bool wait_for_error_text(const std::string& text, std::chrono::seconds timeout);
+  /// Waits until the progress of a run (Setup::terminal) shows so many operations, 0 if `timeout` has passed;
+  /// returns how many.
+  std::uint64_t wait_for_ops(std::uint64_t ops, std::chrono::seconds timeout);
   /// Kills it (exit status 137) if it takes longer.
   ProgramResult finish(std::chrono::seconds timeout);
 

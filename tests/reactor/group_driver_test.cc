@@ -49,13 +49,11 @@ TEST_CASE("reactor/group: the stall detector lets a parked reactor sleep, and th
   for (int round = 0; round < 2; ++round) {
     CHECK(group->run(
         core(0), [] {}, kPatience));
-    bool sleeps = false;
-    for (int i = 0; i < 20 && !sleeps; ++i) {
+    CHECK(eventually([&] {
       const std::uint64_t turns = group->reactor(core(0)).stats().turns;
       std::this_thread::sleep_for(std::chrono::milliseconds(200));  // of many thresholds
-      sleeps = group->reactor(core(0)).stats().turns == turns;
-    }
-    CHECK(sleeps);
+      return group->reactor(core(0)).stats().turns == turns;
+    }));
   }
   CHECK(group->park_stats(core(0)).back_stops == 0);
   stop_group(*group);

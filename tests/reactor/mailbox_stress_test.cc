@@ -1,4 +1,4 @@
-// Ten million messages between two cores that park whenever they can, over both ways to wake a parked one:
+// Ten million messages between two cores that park after every burst, over both ways to wake a parked one:
 // none lost, none reordered, no wakeup lost. TIDELOCK_STRESS_MESSAGES sets another number.
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +17,27 @@ std::uint64_t messages() {
   return kSanitized ? 500'000 : 10'000'000;
 }
 
+constexpr std::uint64_t kBurstMax = 2'000;
+constexpr std::uint64_t kWakeups = 20;
+
+/// What only a sleep and its end leave behind.
+void check_parking(const ReactorGroup& group, CoreId id, const Sequence& received, bool by_event) {
+  const ParkStats& stats = group.park_stats(id);
+  std::printf(
+      "reactor %u: %llu parks, %llu ended by a wakeup, %llu back-stops, %llu lost\n", unsigned{id.value},
+      static_cast<unsigned long long>(stats.parks), static_cast<unsigned long long>(stats.wakeups_received),
+      static_cast<unsigned long long>(stats.back_stops), static_cast<unsigned long long>(stats.lost_wakeups));
+  CHECK(stats.parks >= received.rests);
+  CHECK(stats.wakeups_received >= kWakeups);
+  if (by_event) {
+    CHECK(stats.event_writes > 0);
+  } else {
+    // Hosts may have no other way: what this test and stop() hand in, and what MSG_RING refused.
+    const std::uint64_t of_hosts = stats.host_wakeups + stats.wakeups_failed + 1;
+    CHECK(stats.event_writes <= (group.wake_fd(id) >= 0 ? of_hosts : 0));
+  }
+}
+
 void stress(WakeCarrier wake) {
   ReactorGroupOptions options = group_options(2);
   options.wake = wake;
@@ -26,28 +47,29 @@ void stress(WakeCarrier wake) {
   const std::uint64_t each = messages() / 2;
   Sequence there;
   Sequence back;
-  send_bursts(*group, core(0), core(1), there, each, 2'000, microseconds(100));
-  send_bursts(*group, core(1), core(0), back, each, 2'000, microseconds(100));
-  CHECK(eventually([&] {
-    return there.next.load(std::memory_order_acquire) >= each &&
-           back.next.load(std::memory_order_acquire) >= each;
-  }));
+  send_bursts(*group, core(0), core(1), there, each, kBurstMax, microseconds(100), true);
+  send_bursts(*group, core(1), core(0), back, each, kBurstMax, microseconds(100), true);
+  const std::uint64_t bursts = each / kBurstMax;  // at least
+  for (const Sequence* sequence : {&there, &back}) {
+    CHECK(eventually(
+        [&] { return sequence->next.load(std::memory_order_acquire) >= each && sequence->rests >= bursts; }));
+  }
+  // With the traffic over, each has nothing to wake for but the other's message.
+  std::atomic<int> woken{0};
+  for (std::size_t target = 0; target < 2; ++target) {
+    CHECK(group->run(
+        core(1 - target),
+        [&group, &woken, target] { woken += wake_often(*group, core(target), kWakeups) ? 1 : 0; },
+        kPatience * 2));
+  }
+  CHECK(woken == 2);
   stop_group(*group);
   CHECK(there.next == each);
   CHECK(back.next == each);
   CHECK(there.misplaced == 0);
   CHECK(back.misplaced == 0);
-  for (std::size_t i = 0; i < 2; ++i) {
-    const ParkStats& stats = group->park_stats(core(i));
-    std::printf("reactor %zu: %llu parks, %llu ended by a wakeup, %llu back-stops, %llu lost\n", i,
-                static_cast<unsigned long long>(stats.parks),
-                static_cast<unsigned long long>(stats.wakeups_received),
-                static_cast<unsigned long long>(stats.back_stops),
-                static_cast<unsigned long long>(stats.lost_wakeups));
-    CHECK(stats.parks > 20);
-    CHECK(stats.wakeups_received > 0);
-    CHECK((stats.event_writes > 0) == (group->wake_fd(core(i)) >= 0 && wake == WakeCarrier::eventfd));
-  }
+  check_parking(*group, core(1), there, wake == WakeCarrier::eventfd);
+  check_parking(*group, core(0), back, wake == WakeCarrier::eventfd);
 }
 
 }  // namespace

@@ -171,9 +171,11 @@ TEST_CASE("reactor/group: a parked reactor is woken, not found by its back-stop"
     std::uint64_t answers = 0;
     CHECK(group->run(
         core(0),
-        [&answers] {
+        [&answers, &target = group->park_stats(core(1))] {
+          std::uint64_t parks = target.parks;
           for (std::uint64_t i = 0; i < 300; ++i) {
-            if (i % 10 == 0) this_fiber::sleep_for(milliseconds(1));
+            if (i % 10 == 9 && !await_park(target, parks)) return;
+            parks = target.parks;
             const auto answer = Reactor::current()->mailbox()->call_in_fiber(
                 core(1),
                 [i](Reactor&) {
@@ -202,15 +204,17 @@ TEST_CASE("reactor/group: where MSG_RING does everything there is no eventfd") {
   const std::size_t before = open_eventfds();
   auto group = start_group(group_options(2));
   CHECK(group->wake_fd(core(0)) == -1);
+  const ParkStats& stats = group->park_stats(core(1));
   std::uint64_t ran = 0;
   for (int i = 0; i < 20; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const std::uint64_t parks = stats.parks;
     CHECK(group->run(
         core(1), [&ran] { ++ran; }, kPatience));
+    CHECK(eventually([&] { return stats.parks != parks; }));
   }
   CHECK(ran == 20);
+  CHECK(woken_by_host(*group, core(1)));
   CHECK(open_eventfds() == before);
-  CHECK(group->park_stats(core(1)).host_wakeups > 0);
   stop_group(*group);
 }
 
@@ -307,7 +311,7 @@ TEST_CASE("reactor/group: host threads submit, each in its own order") {
     for (std::thread& thread : threads) thread.join();
     CHECK(eventually([&] { return ran.load(std::memory_order_acquire) == kThreads * kTasks; }));
     CHECK(misplaced == 0);
-    CHECK(group->park_stats(core(0)).host_wakeups > 0);
+    CHECK(woken_by_host(*group, core(0)));
     stop_group(*group);
   }
 }
@@ -315,13 +319,15 @@ TEST_CASE("reactor/group: host threads submit, each in its own order") {
 TEST_CASE("reactor/group: run() that times out leaves a closure that can still run") {
   auto group = start_group(group_options(1));
   auto ran = std::make_shared<std::atomic<bool>>(false);
+  auto timed_out = std::make_shared<std::atomic<bool>>(false);
   const Status late = group->run(
       core(0),
-      [ran] {
-        this_fiber::sleep_for(milliseconds(30));
+      [ran, timed_out] {
+        while (!*timed_out && this_fiber::sleep_for(milliseconds(1)) != Wakeup::cancelled) continue;
         ran->store(true);
       },
       milliseconds(1));
+  timed_out->store(true);
   REQUIRE_FALSE(late);
   CHECK(late.error() == ReactorErrc::deadline_exceeded);
   CHECK(eventually([&] { return ran->load() || ran.use_count() == 1; }));

@@ -330,9 +330,7 @@ TEST_CASE("reactor/ring: a signal ends the wait and is no completion") {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
   });
-  const auto begun = std::chrono::steady_clock::now();
-  CHECK(ring->wait(seconds(300)) == WaitEnd::interrupted);
-  CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds(100));
+  CHECK(ring->wait(seconds(300)) == WaitEnd::interrupted);  // at its end it would say timeout
   waiting = false;
   interrupter.join();
   ::sigaction(SIGUSR2, &former, nullptr);

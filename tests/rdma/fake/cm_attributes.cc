@@ -10,6 +10,8 @@ namespace tidelock::fake {
 namespace {
 
 constexpr std::uint8_t kAckTimeoutDefault = 18;
+/// Attributes of the kernel's own that it leaves in the mask for RoCE; ibv_modify_qp() refuses them.
+constexpr int kKernelMask = 1 << 21 | 1 << 23;
 
 std::uint8_t mapped_index(const Device& device) {
   const std::vector<Gid> gids = gids_of(device);
@@ -35,7 +37,7 @@ void fill_init(const Conn& conn, ibv_qp_attr& attr, int& mask) {
 
 void fill_rtr(const Conn& conn, ibv_qp_attr& attr, int& mask) {
   mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-         IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+         IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER | kKernelMask;
   attr.ah_attr.is_global = 1;
   attr.ah_attr.port_num = 1;
   attr.ah_attr.grh.dgid = mapped_gid(conn.peer_device->config.ipv4).gid;

@@ -175,6 +175,8 @@ int ibv_modify_qp(ibv_qp* handle, ibv_qp_attr* attr, int mask) {
   const Lock lock(w.mutex);
   Qp& qp = w.qps.check(handle, "ibv_modify_qp");
   if (const int error = failure_of(w, Call::modify_qp)) return error;
+  constexpr int kStandardBits = (1 << 21) - 1;
+  if ((mask & ~kStandardBits) != 0) return EOPNOTSUPP;
   const ibv_qp_state from = qp.attr.qp_state;
   const ibv_qp_state to = (mask & IBV_QP_STATE) ? attr->qp_state : from;
   if ((mask & IBV_QP_CUR_STATE) && attr->cur_qp_state != from) return EINVAL;

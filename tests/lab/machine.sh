@@ -85,6 +85,7 @@ watchdog_thresh=30 rcupdate.rcu_cpu_stall_timeout=60 machine=$name machines=$mac
     -chardev "file,id=stdout,path=/dev/fd/$to_stdout" -serial chardev:stdout \
     -chardev "file,id=stderr,path=/dev/fd/$to_stderr" -serial chardev:stderr </dev/null >"$name/qemu.log" 2>&1 &
   qemu_pids+=($!)
+  disown # without it the shell would report a machine that had to be killed
   exec {to_stdout}>&- {to_stderr}>&-
 }
 
@@ -112,7 +113,7 @@ any_failed() {
 any_dead() {
   local index=0 name
   for name in $(names); do
-    kill -0 "${qemu_pids[index]}" 2>/dev/null || [ -e "$name/exit" ] || return 0
+    kill -0 "${qemu_pids[index]}" 2>/dev/null || [ -s "$name/exit" ] || return 0
     index=$((index + 1))
   done
   return 1
@@ -208,7 +209,7 @@ finish() {
   local name clean=1
   for name in $(names); do
     [ ! -s "$name/qemu.log" ] || say "qemu: $(cat "$name/qemu.log")"
-    if [ "$died" = 1 ] && [ ! -e "$name/exit" ]; then
+    if [ "$died" = 1 ] && [ ! -s "$name/exit" ]; then
       say "machine $name died${out:+ ($out/machine-$name/console.log)}; its console:"
       { grep -aE "$complaints|panic" "$name/console.log" | head -n 10; echo ...; tail -n 10 "$name/console.log"; } >&2 || true
       continue

@@ -118,6 +118,8 @@ make_initramfs() {
   printf '%s\n' "${modules[@]}" >"$tree/modules"
   (cd "$tree" && find . | cpio -o -H newc -R 0:0 --quiet) >"$made/initramfs.cpio"
   publish "$made" "$initramfs"
+  # Those of checkouts that are gone.
+  find "$folder" -maxdepth 1 -name 'initramfs-*' -mtime +30 -exec rm -rf {} +
 }
 
 "$root/tools/install.sh" lab >&2 || fail "packages are missing (tools/packages.txt, section lab)." \

@@ -130,7 +130,7 @@ supervise() {
       if [ -z "$failed_at" ] && any_failed; then failed_at=$SECONDS; fi
       if [ "$timed_out" = 1 ] || all_have 'done' || any_dead || { [ -n "$failed_at" ] && [ $((SECONDS - failed_at)) -ge 10 ]; }; then
         touch stop
-        end_by=$((SECONDS + 40))
+        end_by=$((SECONDS + 60))
       fi
     elif [ $SECONDS -ge $end_by ]; then
       kill -KILL "${qemu_pids[@]}" 2>/dev/null || true

@@ -52,7 +52,7 @@ run_interactive() {
 # A killed program's objects go after it, and not at once.
 note_resources() {
   local after
-  for _ in {1..20}; do
+  for _ in {1..60}; do
     after=$(resources)
     [ "$after" != "$before" ] || break
     pause 0.25

@@ -42,8 +42,10 @@ await() {
 }
 
 # QEMU's current folder is the run's.
-a_machine_runs() { find /proc/[0-9]*/cwd -maxdepth 0 -lname "$TMPDIR/*" 2>/dev/null | grep -q .; }
+# (find fails when a process ends while it looks.)
+a_machine_runs() { [ -n "$(find /proc/[0-9]*/cwd -maxdepth 0 -lname "$TMPDIR/*" 2>/dev/null || true)" ]; }
 no_machine_runs() { ! a_machine_runs; }
+machine_has_started() { compgen -G "$TMPDIR/*/a/console.log" >/dev/null; }
 machine_is_ready() { compgen -G "$TMPDIR/*/a/ready" >/dev/null; }
 
 # shellcheck disable=SC2016  # the machine's shell is to expand these
@@ -105,7 +107,7 @@ echo "SIGTERM: nothing left"
 # Even a kill that it cannot see ends the machine.
 "$here/run.sh" -- sleep 1000 >"$scratch/stdout" 2>"$scratch/stderr" &
 disown
-await a_machine_runs
+await machine_has_started
 kill -KILL $!
 await no_machine_runs
 echo "SIGKILL: no machine left"

@@ -22,7 +22,7 @@ if [ "${1:-}" = --lab-only ]; then
 fi
 [ -n "$device" ] || exec "$here/run.sh" "$@"
 
-[ $lab_only = 0 ] || skip "only the emulated machine can do this, and TIDELOCK_VERBS_DEVICE=$device asks for a real device"
+[ $lab_only = 0 ] || skip "only the emulated machine can do this, and TIDELOCK_VERBS_DEVICE=$device"
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
   [ "$1 ${2:-}" != "--machines 2" ] || skip "takes two machines, and TIDELOCK_VERBS_DEVICE=$device is in one"
   shift

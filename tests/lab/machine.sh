@@ -22,11 +22,15 @@ trap 'exit 143' TERM
 hidden() { case $1/ in /tmp/?* | /run/?* | /var/tmp/?*) return 0 ;; *) return 1 ;; esac; }
 
 write_shares() {
-  local folder
-  for folder in "$root" "$started_in" "${shares[@]}"; do
-    folder=$(cd "$started_in" && realpath -e -- "$folder") || refuse "--share $folder: no such folder"
-    if hidden "$folder"; then echo "$folder"; fi
-  done | sort -u >"$1"
+  local program folder place wanted=("$root" "$started_in" "${shares[@]}")
+  cd "$started_in" || exit
+  for program in "${command_a[0]}" "${command_b[0]:-}"; do
+    [[ $program != */* || ! -d ${program%/*}/ ]] || wanted+=("${program%/*}/")
+  done
+  for folder in "${wanted[@]}"; do
+    place=$(realpath -e -- "$folder" 2>/dev/null) || refuse "there is no folder $folder"
+    if hidden "$place"; then echo "$place"; fi
+  done | sort -u >"$work/shares"
 }
 
 # The command as a script, so that every argument arrives as it is.
@@ -71,8 +75,8 @@ watchdog_thresh=30 rcupdate.rcu_cpu_stall_timeout=60 machine=$name machines=$mac
   if [ "$interactive" = 1 ]; then
     terminal_state=$(stty -g)
     stty size >"$name/terminal"
-    setpriv --pdeathsig KILL qemu-system-x86_64 "${arguments[@]}" -chardev stdio,id=stdout,signal=off -serial chardev:stdout \
-      <&0 2>"$name/qemu.log" &
+    setpriv --pdeathsig KILL qemu-system-x86_64 "${arguments[@]}" \
+      -chardev stdio,id=stdout,signal=off -serial chardev:stdout <&0 2>"$name/qemu.log" &
     qemu_pids+=($!)
     return
   fi
@@ -128,7 +132,8 @@ supervise() {
     if [ ! -e stop ]; then
       if [ "$timeout_s" -gt 0 ] && [ $((SECONDS - begin)) -ge "$timeout_s" ]; then timed_out=1; fi
       if [ -z "$failed_at" ] && any_failed; then failed_at=$SECONDS; fi
-      if [ "$timed_out" = 1 ] || all_have 'done' || any_dead || { [ -n "$failed_at" ] && [ $((SECONDS - failed_at)) -ge 10 ]; }; then
+      # The other command of one that failed gets ten seconds.
+      if [ "$timed_out" = 1 ] || all_have 'done' || any_dead || [ $((SECONDS - ${failed_at:-$SECONDS})) -ge 10 ]; then
         touch stop
         end_by=$((SECONDS + 60))
       fi
@@ -145,12 +150,12 @@ run_machines() {
   cd /
   [ -z "$work" ] || rm -rf "$work"
   work=$(mktemp -d "${TMPDIR:-/tmp}/tidelock-lab.XXXXXX")
+  write_shares
   # Relative names from here: a socket's may not be longer than 107 bytes.
   cd "$work" || exit
   mkdir a b out events
   touch a/complaints b/complaints
   echo "$here/guest/main.sh" >main
-  write_shares shares
   write_job a/job "${command_a[@]}"
   [ "$machines" = 1 ] || write_job b/job "${command_b[@]}"
   qemu_pids=() show_pids=()
@@ -174,7 +179,8 @@ keep_files() {
 }
 
 # What a kernel says when something is wrong in it. Leaks are found when the devices are removed.
-complaints='BUG|Oops|WARNING|[Ss]oft lockup|hard LOCKUP|blocked for more than|detected stall|self-detected|refcount|KASAN|UBSAN|[Ll]eak|general protection|Call Trace|^lab:'
+complaints='BUG|Oops|WARNING|[Ss]oft lockup|hard LOCKUP|blocked for more than|detected stall|self-detected'
+complaints+='|refcount|KASAN|UBSAN|[Ll]eak|general protection|Call Trace|^lab:'
 
 # The machine's kernel must not have complained. Time-outs are judged, too: what hung may have hung in the kernel.
 judge_kernel() {
@@ -211,7 +217,8 @@ finish() {
     [ ! -s "$name/qemu.log" ] || say "qemu: $(cat "$name/qemu.log")"
     if [ "$died" = 1 ] && [ ! -s "$name/exit" ]; then
       say "machine $name died${out:+ ($out/machine-$name/console.log)}; its console:"
-      { grep -aE "$complaints|panic" "$name/console.log" | head -n 10; echo ...; tail -n 10 "$name/console.log"; } >&2 || true
+      grep -aE "$complaints|panic" "$name/console.log" | head -n 10 >&2 || true
+      tail -n 10 "$name/console.log" >&2 || true
       continue
     fi
     judge_kernel "$name" || clean=0

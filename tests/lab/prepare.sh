@@ -89,7 +89,8 @@ make_kernel() {
   download_kernel
   local tree=$work/tree made=$folder/.kernel.$$
   mkdir -p "$tree" "$made"
-  dpkg --fsys-tarfile "$work"/linux-image-*.deb | tar x -C "$tree" --wildcards './boot/vmlinuz-*' './lib/modules/*/modules.*' \
+  dpkg --fsys-tarfile "$work"/linux-image-*.deb | tar x -C "$tree" --wildcards \
+    './boot/vmlinuz-*' './lib/modules/*/modules.*' \
     '*/kernel/arch/x86/crypto/*' '*/kernel/crypto/*' '*/kernel/drivers/infiniband/*' '*/kernel/drivers/net/*' \
     '*/kernel/drivers/virtio/*' '*/kernel/fs/*' '*/kernel/lib/*' '*/kernel/net/*'
   extract_vmlinux "$tree"/boot/vmlinuz-* >"$made/vmlinux"

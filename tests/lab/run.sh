@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a command on real verbs where no RDMA hardware is: in an emulated machine with soft-RoCE. `run.sh --help` teaches.
+# Runs a command on real verbs with no RDMA hardware: in an emulated machine with soft-RoCE. `run.sh --help` teaches.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 root=$(cd "$here/../.." && pwd -P)
@@ -10,14 +10,14 @@ Usage: tests/lab/run.sh [options] -- COMMAND...
        tests/lab/run.sh [options] --machines 2 -- COMMAND OF a... --- COMMAND OF b...
        tests/lab/run.sh [options] --interactive
 
-Boots an emulated machine (some 5 s) with two soft-RoCE devices, rxe_v0 (10.0.0.1) and rxe_v1 (10.0.0.2), runs COMMAND
-there and exits with its exit code. The machine sees this host's files at their places, read-only; /tmp, /run and
-/var/tmp are its own, except for the checkout and the current folder, which are always seen.
+Boots an emulated machine (some 5 s) with two soft-RoCE devices, rxe_v0 (10.0.0.1) and rxe_v1 (10.0.0.2), runs
+COMMAND there and exits with its exit code. The machine sees this host's files at their places, read-only; /tmp, /run
+and /var/tmp are its own, except for the checkout, the current folder and the program's folder, which are always seen.
 
   --machines 2    two machines on one wire: a has rxe_v0, b has rxe_v1. Both commands start together; when one
                   fails the other is ended 10 s later. Output is marked a: and b:
-  --out DIR       DIR (made if missing) is /run/lab/out in the machine, for both to write to. Afterwards machine-a/ in it
-                  (and machine-b/) holds kernel.log, console.log, resources.before and resources.after
+  --out DIR       DIR (made if missing) is /run/lab/out in the machine, to write to. Afterwards machine-a/ in it (and
+                  machine-b/) holds kernel.log, console.log, resources.before and resources.after
   --share DIR     DIR is seen, too, although it lies below /tmp, /run or /var/tmp
   --env NAME=V    sets NAME there. TIDELOCK_* are passed on as they are, others are not
   --timeout S     ends everything after S seconds (default 120; 0: never, the default of --interactive)

@@ -85,7 +85,9 @@ said stderr 'of b exited with 200'
 
 expect 123 "a kernel that complains" -- bash -c 'echo BUG: planted >/dev/kmsg'
 said stderr 'BUG: planted'
-expect 123 "objects left over" --leftovers-fail -- bash -c 'setsid rping -s -P -a 10.0.0.1 & until rdma resource show cm_id | grep LISTEN; do sleep 0.2; done'
+expect 123 "objects left over" --leftovers-fail -- bash -c '
+  setsid rping -s -P -a 10.0.0.1 &
+  until rdma resource show cm_id | grep LISTEN; do sleep 0.2; done'
 said stderr 'RDMA objects before'
 expect 125 "a panic" -- bash -c 'echo c >/proc/sysrq-trigger'
 said stderr 'trying once more'

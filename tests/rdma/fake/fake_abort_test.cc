@@ -1,6 +1,8 @@
 // A programmer's faults: the fake ends the program and says what it was.
 #include <csignal>
+#include <cstdio>
 #include <functional>
+#include <iostream>
 #include <thread>
 #include <unistd.h>
 
@@ -17,6 +19,8 @@ namespace {
 std::string abort_message(const std::function<void()>& fault) {
   int ends[2];
   REQUIRE(pipe(ends) == 0);
+  std::fflush(stdout);
+  std::cout.flush();  // else the child could write it once more
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) {

@@ -1,10 +1,11 @@
 /// A verbs provider for tests: it defines the symbols of libibverbs and librdmacm that rdma/ uses, so that a
-/// program linked to it runs rdma/'s own object code with no device. This header is the tests' handle on it;
+/// program that links it runs rdma/'s own object code with no device. This header is the tests' handle on it;
 /// README.md says what is modelled, and after which sources.
 ///
 /// What network cards do is queued on one wire and done in steps, in the order in which it was asked for. A
-/// step runs whenever anybody polls a completion queue, arms one, gets an event, or returns from any verb
-/// but a post. hold() leaves the steps to step() and run_one(). No clock and no thread of its own.
+/// step runs whenever anybody polls a completion queue, arms one, gets an event, modifies or destroys a queue
+/// pair, or asks something of an rdma_cm id; a post alone moves nothing. hold() leaves the steps to step()
+/// and run_one(). No clock and no thread of its own.
 /// Thread:   any; one mutex over everything
 /// Errors:   a programmer's fault (double destroy, overrun, wrong acknowledgement) prints and aborts
 #pragma once

@@ -8,6 +8,7 @@
 
 #include <tidelock/engine/version.h>
 
+#include "doctor_command.h"
 #include "exit_code.h"
 #include "node.h"
 #include "run_command.h"
@@ -46,11 +47,15 @@ int tool_main(int argc, char** argv, const ApplyPolicy* planted) {
   CLI::App app("tidelock: a sharded, replicated key-value engine, one reactor a core", "tidelock");
   app.set_version_flag("--version", std::string("tidelock ") + kVersion);
   app.require_subcommand(1);
-  app.footer("Try: tidelock run --duration 2");
-  RunOptions options;
-  const CLI::App* run = add_run_command(app, options);
+  app.footer("Try: tidelock doctor, then tidelock run --duration 2");
+  RunOptions run_options;
+  const CLI::App* run = add_run_command(app, run_options);
+  DoctorOptions doctor_options;
+  const CLI::App* doctor = add_doctor_command(app, doctor_options);
   // CLI11 would only say that a subcommand is missing.
-  if (argc >= 2 && argv[1][0] != '-' && argv[1] != run->get_name()) {
+  const auto named = app.get_subcommands(
+      [&](const CLI::App* command) { return argc >= 2 && command->get_name() == argv[1]; });
+  if (argc >= 2 && argv[1][0] != '-' && named.empty()) {
     fmt::print(stderr, "tidelock: there is no command \"{}\": see tidelock --help\n", argv[1]);
     return kExitUsage;
   }
@@ -59,8 +64,9 @@ int tool_main(int argc, char** argv, const ApplyPolicy* planted) {
   } catch (const CLI::ParseError& error) {
     return report_usage(app, error);
   }
-  options.command = command_line(argc, argv);
-  return run->parsed() ? run_command(std::move(options)) : kExitUsage;
+  run_options.command = doctor_options.command = command_line(argc, argv);
+  if (run->parsed()) return run_command(std::move(run_options));
+  return doctor->parsed() ? doctor_command(std::move(doctor_options)) : kExitUsage;
 }
 
 }  // namespace tidelock::tools

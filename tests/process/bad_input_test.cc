@@ -1,6 +1,5 @@
 #include <cerrno>
 #include <chrono>
-#include <cstddef>
 #include <cstring>
 #include <filesystem>
 #include <sched.h>
@@ -10,12 +9,8 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 
 #include "program.h"
@@ -24,6 +19,7 @@ using namespace std::chrono_literals;
 using tidelock::test::kTidelock;
 using tidelock::test::Program;
 using tidelock::test::ProgramResult;
+using tidelock::test::refuse_io_uring;
 using tidelock::test::run_program;
 using tidelock::test::TemporaryFile;
 
@@ -45,19 +41,6 @@ ProgramResult run_on(const std::string& content, std::vector<std::string> more =
   std::vector<std::string> arguments{"run", "--duration", "0.2", "--input", file.path()};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return run_program(kTidelock, arguments);
-}
-
-/// Answers io_uring_setup with `errno_value`, as a container's seccomp profile does.
-void refuse_io_uring(int errno_value) {
-  sock_filter program[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(errno_value)),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  sock_fprog filter{static_cast<unsigned short>(std::size(program)), program};
-  ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-  ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter);
 }
 
 }  // namespace

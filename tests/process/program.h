@@ -65,6 +65,9 @@ class Program {
 ProgramResult run_program(const std::string& path, const std::vector<std::string>& arguments,
                           const Program::Setup& setup = {});
 
+/// For Setup::before_exec: answers io_uring_setup with `errno_value`, as a container's seccomp profile does.
+void refuse_io_uring(int errno_value);
+
 /// The programs under test.
 inline const std::string kTidelock = TIDELOCK_PROGRAM;
 inline const std::string kTidelockPlanted = TIDELOCK_PLANTED_PROGRAM;

@@ -33,7 +33,7 @@ TIDELOCK_LAB_PEER_ADDRESS their addresses; lab-link cuts and heals links, lab-ev
 Exit codes: the command's, 0 to 255. Of two, the first that is neither 0 nor 77 (skipped); else 77; else 0. And
   123   the command ended, but the machine's kernel complained (BUG, WARNING, leak, ...), or see --leftovers-fail
   124   time was over
-  125   the machine died twice, or could not be started
+  125   the machine died under the command, or twice while booting
   2     this command line is wrong, or the machine could not be prepared
 
 Examples:
@@ -107,9 +107,11 @@ if [ -n "$out" ]; then
   out=$(cd "$out" && pwd -P)
 fi
 
-for attempt in 1 2; do
+# Emulated machines were seen to die while booting, so that is tried once more. One that dies under the command does so
+# because of it, for all that is known here.
+run_machines
+if [ "$died" = 1 ] && ! all_have ready; then
+  say "the machine died before the command began: trying once more"
   run_machines
-  [ $died = 1 ] || break
-  [ $attempt = 2 ] || say "the machine died: trying once more"
-done
+fi
 finish

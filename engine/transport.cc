@@ -1,16 +1,14 @@
 #include "transport.h"
 
-#include <tidelock/engine/errc.h>
 #include <tidelock/replication/shm.h>
+
+#include "verbs_transport.h"
 
 namespace tidelock {
 
-Result<std::unique_ptr<Transport>> make_transport(const Options& options, ReactorGroup&,
-                                                  const std::vector<std::unique_ptr<Shard>>&) {
-  if (options.link == LinkKind::verbs) {
-    return Error(EngineErrc::bad_option,
-                 "Options::link is verbs; this library was built without the verbs link: use shm");
-  }
+Result<std::unique_ptr<Transport>> make_transport(const Options& options, ReactorGroup& group,
+                                                  const std::vector<std::unique_ptr<Shard>>& shards) {
+  if (options.link == LinkKind::verbs) return make_verbs_transport(options, group, shards);
   return make_shm_transport();
 }
 

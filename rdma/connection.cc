@@ -82,6 +82,7 @@ void RdmaConnection::accept(const Greeting& greeting) {
   const Status staged = pair_->stage(MessageKind::hello_ack, greeting);
   if (!staged) return fail(staged.error());
   set(ConnectionState::ready, "hello answered", Duration{0});
+  callbacks_ = {};
   flush();
 }
 
@@ -105,8 +106,10 @@ void RdmaConnection::close(const std::string& reason) {
   }
   error_ = Error(RdmaErrc::closed, reason.empty() ? "closed" : reason);
   final_state_ = ConnectionState::closed;
+  const bool was_ready = state_ == ConnectionState::ready;
   set(ConnectionState::draining, error_->message(), core_.options().closing_deadline);
   if (!closing_) tear_down();
+  if (!was_ready) tell_ended({});
 }
 
 void RdmaConnection::abandon() {

@@ -102,6 +102,14 @@ class RdmaConnection {
   /// "verbs rxe0 10.0.0.1 -> 10.0.0.2"
   [[nodiscard]] std::string describe() const;
   [[nodiscard]] RdmaCore& core() const { return core_; }
+  /// What has passed, of every kind; greetings and credits are messages.
+  struct Traffic {
+    std::uint64_t batches_out = 0, batches_in = 0;
+    std::uint64_t messages_out = 0, messages_in = 0;
+  };
+  [[nodiscard]] Traffic traffic() const;
+  /// What the device was found to take inline.
+  [[nodiscard]] std::uint32_t inline_bytes() const;
 
   // ---- data: ready connections only. connection_datapath.cc -------------------------------------------
   /// `memory` is registered with the core (RdmaCore::register_memory) and outlives the connection.

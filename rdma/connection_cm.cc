@@ -306,7 +306,7 @@ void RdmaConnection::on_cm(const CmEvent& event) {
 
 void RdmaConnection::on_disconnect() {
   // What the peer sent before it went is in the CQ.
-  core_.poll_completions(~0U, true);
+  core_.poll_completions(~0U);
   if (!ended())
     fail(Error(RdmaErrc::peer_lost, describe() + ": disconnected; the peer's process ended or let go"));
 }

@@ -125,6 +125,14 @@ bool RdmaConnection::batch_waiting() const { return pair_ && pair_->batch_waitin
 bool RdmaConnection::control_waiting() const { return pair_ && pair_->control_waiting(); }
 bool RdmaConnection::owes_flush() const { return ready() && pair_->owes_flush(); }
 
+RdmaConnection::Traffic RdmaConnection::traffic() const {
+  if (!pair_) return {};
+  const QueuePair::Traffic passed = pair_->traffic();
+  return {passed.batches_out, passed.batches_in, passed.messages_out, passed.messages_in};
+}
+
+std::uint32_t RdmaConnection::inline_bytes() const { return pair_ ? pair_->inline_bytes() : 0; }
+
 void RdmaConnection::flush() {
   if (ended() || (state_ != ConnectionState::ready && state_ != ConnectionState::local_ready)) return;
   const Status flushed = pair_->flush();

@@ -102,9 +102,9 @@ class RdmaCore final : public PollSource {
   /// For events of rdma_cm that belong to no connection: a listener's.
   void on_foreign_event(std::function<void(const CmEvent&)> handler) { foreign_ = std::move(handler); }
 
-  /// Takes in what has completed, at most once a turn unless `again`. Links call it, so that what arrived in
-  /// this turn is seen in this turn.
-  std::uint32_t poll_completions(std::uint32_t budget, bool again = false);
+  /// Takes in what has completed. Links call it, so that what arrived in this turn is seen in this turn; the
+  /// core's own poll() does it in turns in which no link did.
+  std::uint32_t poll_completions(std::uint32_t budget);
 
   std::uint32_t poll(std::uint32_t budget) override;
   void flush() override;

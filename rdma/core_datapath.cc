@@ -16,8 +16,7 @@ void count(std::atomic<std::uint64_t>& counter, std::uint64_t by = 1) {
 
 }  // namespace
 
-std::uint32_t RdmaCore::poll_completions(std::uint32_t budget, bool again) {
-  if (polled_ && !again) return 0;
+std::uint32_t RdmaCore::poll_completions(std::uint32_t budget) {
   polled_ = true;
   Verbs& verbs = *verbs_;
   std::uint32_t taken = 0;
@@ -55,7 +54,7 @@ std::uint32_t RdmaCore::poll(std::uint32_t budget) {
     run_posted();
     ++work;
   }
-  return work + poll_completions(budget);
+  return polled_ ? work : work + poll_completions(budget);
 }
 
 void RdmaCore::flush() {

@@ -132,6 +132,13 @@ class QueuePair {
   Status post_beacon();
   [[nodiscard]] std::uint32_t receives_posted() const { return receives_posted_; }
 
+  struct Traffic {
+    std::uint64_t batches_out = 0, batches_in = 0;
+    std::uint64_t messages_out = 0, messages_in = 0;
+  };
+  [[nodiscard]] Traffic traffic() const {
+    return {batches_staged_, batches_arrived_, messages_staged_, messages_arrived_};
+  }
   [[nodiscard]] std::uint32_t inline_bytes() const { return inline_bytes_; }
   [[nodiscard]] std::uint64_t sends_outstanding() const { return sends_staged_ - sends_completed_; }
 
@@ -182,6 +189,7 @@ class QueuePair {
   std::uint64_t sends_completed_ = 0;
   std::uint64_t unsignalled_ = 0;
   std::uint64_t messages_staged_ = 0;
+  std::uint64_t messages_arrived_ = 0;
   std::uint32_t messages_in_chain_ = 0;  ///< that carry our credits
   FixedFifo<Signalled> signalled_;
 

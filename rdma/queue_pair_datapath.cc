@@ -312,6 +312,7 @@ Result<QueuePair::Event> QueuePair::take_message(Bytes message) {
   Event event;
   TL_TRY(event.header, decode_message(message, generation_));
   TL_TRY(take_credits(event.header, event.room));
+  ++messages_arrived_;
   const Bytes payload = message.subspan(kMessageHeaderBytes);
   switch (event.header.kind) {
     case MessageKind::hello:

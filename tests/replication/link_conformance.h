@@ -62,13 +62,14 @@ inline constexpr std::uint64_t kPayloadMin = kEntryHeaderBytes;
 /// Publishes batches 1, 2, 3, ... whose LSN is their sequence, and takes them back.
 class LinkTraffic {
  public:
-  explicit LinkTraffic(LinkFixture& fixture) : fixture_(fixture), log_(fixture.ring_bytes()) {
+  explicit LinkTraffic(LinkFixture& fixture) : fixture_(fixture), log_(kLogRings * fixture.ring_bytes()) {
     REQUIRE(fixture.primary().attach(log_));
   }
 
   Status publish(std::uint64_t payload_bytes, int pieces = 1) {
     const std::uint64_t sequence = published_ + 1;
-    const MutableBytes payload(log_.data(), payload_bytes);
+    if (!log_room(payload_bytes)) return ReplicationErrc::link_full;
+    const MutableBytes payload(log_.data() + log_at_, payload_bytes);
     fill_payload(sequence, payload);
     std::vector<Bytes> ranges;
     const std::size_t step = payload_bytes / static_cast<std::size_t>(pieces) + 1;
@@ -77,7 +78,12 @@ class LinkTraffic {
       ranges.push_back({});  // an empty range is legal and means nothing
     }
     Status status = fixture_.primary().publish(header(sequence), ranges);
-    if (status) ++published_;
+    if (status) {
+      ++published_;
+      log_at_ += payload_bytes;
+      in_flight_.push_back(payload_bytes);
+      in_flight_bytes_ += payload_bytes;
+    }
     return status;
   }
   /// Takes the next batch and checks all of it. False: nothing there.
@@ -111,6 +117,18 @@ class LinkTraffic {
   [[nodiscard]] std::size_t held() const { return held_.size(); }
 
  private:
+  static constexpr std::uint64_t kLogRings = 8;
+
+  /// A link may read the log until it has counted the batch as completed, so nothing is overwritten before.
+  bool log_room(std::uint64_t payload_bytes) {
+    while (published_ - in_flight_.size() < fixture_.primary().batches_completed()) {
+      in_flight_bytes_ -= in_flight_.front();
+      in_flight_.pop_front();
+    }
+    if (log_at_ + payload_bytes > log_.size()) log_at_ = 0;
+    return in_flight_bytes_ + payload_bytes <= log_.size() / 2 - fixture_.ring_bytes();
+  }
+
   [[nodiscard]] FrameHeader header(std::uint64_t sequence) const {
     FrameHeader header;
     header.history = fixture_.context().history;
@@ -124,6 +142,9 @@ class LinkTraffic {
 
   LinkFixture& fixture_;
   std::vector<std::byte> log_;
+  std::uint64_t log_at_ = 0;
+  std::deque<std::uint64_t> in_flight_;  ///< sizes of the batches that the link has not completed
+  std::uint64_t in_flight_bytes_ = 0;
   std::deque<Batch> held_;
   std::uint64_t published_ = 0;
   std::uint64_t received_ = 0;

@@ -1,0 +1,60 @@
+/// The rig on real devices, or on soft-RoCE: TIDELOCK_VERBS_DEVICE names one device for both sides, else
+/// there are rxe_v0 and rxe_v1, as the lab makes them.
+/// Thread:   one, and a control thread
+#pragma once
+
+#include <chrono>
+#include <cstdlib>
+
+#include "rdma_rig.h"
+
+namespace tidelock::test {
+
+inline std::string passive_device() {
+  const char* device = std::getenv("TIDELOCK_VERBS_DEVICE");
+  return device != nullptr ? device : "rxe_v0";
+}
+inline std::string active_device() {
+  const char* device = std::getenv("TIDELOCK_VERBS_DEVICE");
+  return device != nullptr ? device : "rxe_v1";
+}
+
+struct DeviceWorld {
+  SystemClock clock;
+  ControlThread calls;
+};
+
+class DeviceRig : public DeviceWorld, public RdmaRig {
+ public:
+  /// An emulated machine on a loaded host is that slow.
+  static constexpr auto kPatience = std::chrono::seconds(60);
+
+  explicit DeviceRig(const RdmaOptions& passive_options = {}, const RdmaOptions& active_options = {},
+                     const PassiveTerms& terms = default_terms())
+      : RdmaRig(DeviceWorld::clock, DeviceWorld::calls, DeviceWorld::calls, passive_device(), active_device(),
+                passive_options, active_options) {
+    listen(terms);
+  }
+  ~DeviceRig() override { finish(); }
+
+  bool run_until(const std::function<bool()>& done) override {
+    const auto give_up = std::chrono::steady_clock::now() + kPatience;
+    while (!done()) {
+      if (std::chrono::steady_clock::now() > give_up) return false;
+      turn();
+    }
+    return true;
+  }
+
+  void finish() {
+    if (!listener) return;
+    listener->stop();
+    abandon_all();
+    CHECK(run_until([this] { return passive.core().idle() && active.core().idle(); }));
+    listener.reset();
+    passive.end();
+    active.end();
+  }
+};
+
+}  // namespace tidelock::test

@@ -46,7 +46,7 @@ Result<Pair> open_pair(const CpuPair& cpus) {
   TL_TRY(pair.primary, Engine::open(options));
   TL_TRY(pair.replica, Engine::open(replica_options));
   // The replica follows before the primary's core has taken the link over.
-  for (int tries = 0; pair.primary->links() == 0; ++tries) {
+  for (int tries = 0; pair.primary->link_count() == 0; ++tries) {
     if (tries == 10'000) return Error(std::make_error_code(std::errc::timed_out), "the replica's link");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

@@ -15,6 +15,7 @@
 #include <tidelock/replication/transport.h>
 
 #include "events.h"
+#include "link_board.h"
 #include "shard.h"
 
 namespace tidelock {
@@ -26,6 +27,7 @@ struct ControlContext {
   ReactorGroup& group;
   const std::vector<std::unique_ptr<Shard>>& shards;
   EventLog& events;
+  LinkBoard& board;
   Transport& transport;
 };
 

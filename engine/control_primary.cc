@@ -44,7 +44,7 @@ class Admission final : public Control {
   static std::optional<Refusal> check_position(const Hello& theirs, const Held& held);
   Hello answer(const Hello& theirs, const Held& held);
   void refuse(PendingPeer& pending, const Refusal& refusal);
-  Status hand_over(ShardId shard, std::unique_ptr<Link> link, Lsn peer_last);
+  Status hand_over(const Hello& theirs, Generation generation, std::unique_ptr<Link> link);
   void note(const Hello& theirs, const std::string& what) {
     context_.events.add("shard " + std::to_string(theirs.shard.value) + ": replica node " +
                         std::to_string(theirs.node) + ": " + what);
@@ -61,8 +61,10 @@ class Admission final : public Control {
 Status Admission::start() {
   TL_TRY(listener_, context_.transport.listen(context_.options.listen, link_options()));
   for (const auto& shard : context_.shards) {
-    const auto watch = [owner = shard.get(), events = &context_.events](Reactor&) -> Status {
-      owner->on_link_lost([owner, events](const std::string& reason) {
+    const auto watch = [owner = shard.get(), events = &context_.events,
+                        board = &context_.board](Reactor&) -> Status {
+      owner->on_link_lost([owner, events, board](const std::string& reason) {
+        board->lost(*owner, reason);
         events->add("shard " + std::to_string(owner->core().value) + ": lost a replica: " + reason);
       });
       return {};
@@ -104,9 +106,9 @@ void Admission::admit(PendingPeer& pending) {
     return refuse(pending, {RefusalReason::busy, waited_ms, theirs.shard.value});
   }
   if (const auto refusal = check_position(theirs, *log)) return refuse(pending, *refusal);
-  auto link = pending.accept(answer(theirs, *log), link_options());
-  const Status attached =
-      link ? hand_over(theirs.shard, *std::move(link), theirs.last_lsn) : Status(link.error());
+  const Hello ours = answer(theirs, *log);
+  auto link = pending.accept(ours, link_options());
+  const Status attached = link ? hand_over(theirs, ours.generation, *std::move(link)) : Status(link.error());
   if (!attached) note(theirs, attached.error().message());
 }
 
@@ -189,15 +191,18 @@ Hello Admission::answer(const Hello& theirs, const Held& held) {
   return ours;
 }
 
-Status Admission::hand_over(ShardId shard, std::unique_ptr<Link> link, Lsn peer_last) {
+Status Admission::hand_over(const Hello& theirs, Generation generation, std::unique_ptr<Link> link) {
   const auto carried = std::make_shared<std::unique_ptr<Link>>(std::move(link));
-  const auto attach = [carried, peer_last,
-                       owner = context_.shards[shard.value].get()](Reactor& reactor) -> Status {
+  const auto attach = [carried, theirs, generation, board = &context_.board,
+                       owner = context_.shards[theirs.shard.value].get()](Reactor& reactor) -> Status {
     std::unique_ptr<Link> arrived = std::move(*carried);
+    const Link& its = *arrived;
     TL_TRY(arrived->start(reactor));
-    return owner->attach_replica(std::move(arrived), peer_last);
+    TL_TRY(owner->attach_replica(std::move(arrived), theirs.last_lsn));
+    board->attached(*owner, theirs.node, generation, its);
+    return {};
   };
-  return run_job(context_.group, {shard.value}, attach, kJobTimeout);
+  return run_job(context_.group, {theirs.shard.value}, attach, kJobTimeout);
 }
 
 }  // namespace

@@ -130,6 +130,7 @@ void Following::stop() {
 
 /// On the shard's core.
 void Following::lost(ShardId shard, const std::string& reason) {
+  context_.board.lost(*context_.shards[shard.value], reason);
   const std::lock_guard lock(mutex_);
   if (stopping_) return;
   const bool again = context_.options.reconnect;
@@ -137,6 +138,7 @@ void Following::lost(ShardId shard, const std::string& reason) {
                   (again ? "; reconnecting" : "; not reconnecting (Options::reconnect)"));
   Peer& peer = peers_[shard.value];
   peer.state = again ? State::lost : State::given_up;
+  context_.board.note(shard, again ? "reconnecting" : "given up", again ? "" : "Options::reconnect is off");
   // A primary that takes every link and drops it again is to be left alone, too.
   const auto lived = std::chrono::steady_clock::now() - peer.connected_at;
   const bool of_use = context_.shards[shard.value]->followed_lsn() > peer.connected_lsn ||
@@ -183,6 +185,7 @@ void Following::reconnect(ShardId shard) {
   Peer& peer = peers_[shard.value];
   if (final_error(connected.error())) {
     peer.state = State::given_up;
+    context_.board.note(shard, "given up", connected.error().message());
     note(shard, "given up, reads go on with what is here: " + connected.error().message());
     return;
   }
@@ -215,11 +218,15 @@ Status Following::connect(ShardId shard, SteadyTime until, Duration attach_timeo
     peers_[shard.value].connected_lsn = ours.last_lsn;
   }
   const auto carried = std::make_shared<std::unique_ptr<Link>>(std::move(peer.link));
-  const auto attach = [carried, owner, lineage = lineage_](Reactor& reactor) -> Status {
+  const auto attach = [carried, owner, lineage = lineage_, theirs = peer.hello,
+                       board = &context_.board](Reactor& reactor) -> Status {
     std::unique_ptr<Link> arrived = std::move(*carried);
+    const Link& its = *arrived;
     owner->follow(lineage.history, lineage.routing_seed, lineage.epoch);
     TL_TRY(arrived->start(reactor));
-    return owner->attach_primary(std::move(arrived));
+    TL_TRY(owner->attach_primary(std::move(arrived)));
+    board->attached(*owner, theirs.node, theirs.generation, its);
+    return {};
   };
   return run_job(context_.group, owner->core(), attach, attach_timeout);
 }

@@ -92,10 +92,17 @@ Status Engine::Impl::start() {
   // Every fiber has at most one call under way; the rest is for those that were abandoned.
   host = std::make_unique<Host>(*group, options.host_slots, options.max_fibers * 2);
   TL_TRY(start_shards());
+  TL_TRY(start_links());
+  if (options.inspect.empty()) return {};
+  TL_TRY(inspector, Inspector::start(options.inspect, [this] { return links_json(options, links()); }));
+  return {};
+}
+
+Status Engine::Impl::start_links() {
   const bool replica = options.role == NodeRole::replica;
   if (!replica && options.listen.empty()) return {};
   TL_TRY(transport, make_transport(options, *group, shards));
-  const ControlContext context{options, *group, shards, events, *transport};
+  const ControlContext context{options, *group, shards, events, board, *transport};
   control = replica ? make_following(context) : make_admission(context, lineage);
   TL_TRY(control->start());
   lineage = control->lineage();
@@ -240,6 +247,7 @@ Status Engine::Impl::come_to_rest(Instant deadline) {
     return start + Duration{(deadline - start).ns / 4 * quarters};
   };
   Closing steps(*group, *host, shards, deadline);
+  inspector.reset();
   keep_last_words();
   host->pool().shut();
   TL_TRY(steps.on_each([](Shard& shard, Reactor&) { shard.shut(); }));
@@ -252,6 +260,7 @@ Status Engine::Impl::come_to_rest(Instant deadline) {
   const char* reason =
       options.role == NodeRole::primary ? "the primary is closing" : "the replica is closing";
   TL_TRY(steps.on_each([reason](Shard& shard, Reactor&) { shard.close_links(reason); }));
+  board.close_all(reason);
   if (!in_peace && !steps.quiet_by(after(3))) {
     TL_TRY(steps.on_each([](Shard&, Reactor& reactor) { reactor.cancel_all(); }));
     if (!steps.quiet_by(deadline)) {
@@ -294,7 +303,25 @@ EngineStats Engine::stats() const {
   return stats;
 }
 
-std::uint32_t Engine::links() const {
+std::vector<LinkInfo> Engine::Impl::links() const {
+  const GatePass inside(host->pool());
+  const Instant deadline = SystemClock().now() + seconds(2);
+  for (const auto& shard : shards) {
+    const Duration left = until(deadline);
+    if (!inside || Reactor::current() != nullptr || left == Duration{0}) break;
+    // After a deadline it still runs, so it holds nothing of this call.
+    const auto look = [seen = &board, owner = shard.get()](Reactor&) -> Status {
+      seen->look(*owner);
+      return {};
+    };
+    static_cast<void>(run_job(*group, shard->core(), look, left));
+  }
+  return board.list();
+}
+
+std::vector<LinkInfo> Engine::links() const { return impl_->links(); }
+
+std::uint32_t Engine::link_count() const {
   const GatePass inside(impl_->host->pool());
   if (!inside) return 0;
   std::uint32_t links = 0;

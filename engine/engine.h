@@ -184,8 +184,12 @@ class Engine {
   [[nodiscard]] Lsn visible_lsn(ShardId shard) const;
   [[nodiscard]] EngineStats stats() const;
   [[nodiscard]] const Options& options() const;
-  /// Connected links over all shards: replicas of a primary, followed shards of a replica.
-  [[nodiscard]] std::uint32_t links() const;
+  /// Connected links over all shards: replicas of a primary, followed shards of a replica. Any thread.
+  [[nodiscard]] std::uint32_t link_count() const;
+  /// The links that there are and were, by shard and peer. Asks each core and waits for it, two seconds in
+  /// all, so it is for people; on a reactor's thread, and of a core that does not answer, it shows what was
+  /// seen last. Any thread.
+  [[nodiscard]] std::vector<LinkInfo> links() const;
 
  private:
   struct Impl;

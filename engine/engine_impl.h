@@ -14,6 +14,8 @@
 #include "control.h"
 #include "events.h"
 #include "host.h"
+#include "inspect.h"
+#include "link_board.h"
 #include "shard.h"
 
 namespace tidelock {
@@ -24,11 +26,13 @@ struct Engine::Impl {
   // engine.cc
   Status start();
   Status start_shards();
+  Status start_links();
   Status close(Duration timeout);
   Status close_in_order(Instant deadline);
   Status come_to_rest(Instant deadline);
   void keep_last_words();
   [[nodiscard]] EngineStats gather() const;
+  [[nodiscard]] std::vector<LinkInfo> links() const;
 
   // engine_calls.cc
   Status check_sizes(std::string_view key, std::size_t value_bytes) const;
@@ -46,11 +50,13 @@ struct Engine::Impl {
   const Options options;
   Lineage lineage;  ///< constant once open() has returned
   EventLog events;
+  mutable LinkBoard board;  ///< links() lets it look once more
   std::unique_ptr<ReactorGroup> group;
   std::unique_ptr<Host> host;
   std::vector<std::unique_ptr<Shard>> shards;
   std::unique_ptr<Transport> transport;  ///< as long as there are links, and shorter than the reactors turn
   std::unique_ptr<Control> control;
+  std::unique_ptr<Inspector> inspector;
 
   /// How far close() has come. It never goes back: what a step has ended, the next close() leaves alone.
   enum class Phase : std::uint8_t {

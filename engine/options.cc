@@ -152,6 +152,7 @@ Status validate_replication(const Options& o) {
   if (o.link != LinkKind::shm && o.link != LinkKind::verbs) {
     return bad("link", std::to_string(static_cast<int>(o.link)), "shm or verbs");
   }
+  TL_TRY(socket_path("inspect", o.inspect));
   TL_TRY(o.link == LinkKind::verbs ? verbs_addresses(o) : shm_addresses(o));
   if (o.ack != AckLevel::local && o.ack != AckLevel::received && o.ack != AckLevel::applied) {
     return bad("ack", std::to_string(static_cast<int>(o.ack)), "local, received or applied");

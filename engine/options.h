@@ -59,6 +59,10 @@ struct Options {
   Duration connect_timeout = seconds(5);  ///< replica: how long open() waits until all shards follow
   bool reconnect = true;                  ///< replica: with back-off, after a link was lost
 
+  /// Where `tidelock link` can ask for Engine::links(): a unix socket's path (made with mode 0600) or "@name"
+  /// (abstract; only this user and root are answered). Empty: nowhere.
+  std::string inspect;
+
   // Data.
   std::uint32_t value_bytes_max = kValueBytesMax;  ///< 0 to 64 MiB
   std::uint64_t memory_bytes_max = 0;              ///< a shard's table; 0: no limit but the machine's

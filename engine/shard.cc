@@ -59,6 +59,11 @@ void Shard::on_link_lost(std::function<void(const std::string& reason)> handler)
   replica_->on_link_lost(std::move(handler));
 }
 
+void Shard::each_link(const std::function<void(const Link&)>& visit) const {
+  if (primary_) primary_->each_link(visit);
+  if (replica_ && replica_->link() != nullptr) visit(*replica_->link());
+}
+
 bool Shard::quiet() const { return inside_ == 0 && writes_head_ == nullptr && spawn_backlog_.empty(); }
 
 void Shard::close_links(const std::string& reason) {

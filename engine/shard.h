@@ -84,6 +84,8 @@ class Shard final : private Applier, private PollSource {
   [[nodiscard]] bool counted() const { return replica_->heard(); }
   [[nodiscard]] bool following() const { return replica_->connected(); }
   void on_link_lost(std::function<void(const std::string& reason)> handler);
+  /// On the owner core; its streams' links.
+  void each_link(const std::function<void(const Link&)>& visit) const;
   [[nodiscard]] const Primary* primary() const { return primary_.get(); }
   /// Any thread, until destroy(). Of a primary: the memory that its links are attached to, for registering it
   /// once. Of a replica: empty.

@@ -26,6 +26,31 @@ struct ShardStats {
   std::uint64_t fiber_switches = 0, fibers_live = 0, stack_bytes_peak = 0;
 };
 
+struct LinkTransitionInfo {
+  std::string state;
+  std::uint64_t age_ns = 0;
+  std::string detail;
+};
+
+/// The link of a shard to one peer: the one there is, or the last there was. Its counters begin anew with
+/// each generation; of a closed link they are as last seen, and so is its age.
+struct LinkInfo {
+  ShardId shard{};
+  std::uint32_t peer_node = 0;
+  std::string kind;         ///< "shm", "verbs"
+  std::string state;        ///< "attached", "closed"; at a replica also "reconnecting", "given up"
+  std::string description;  ///< kind and, where there are several, device and endpoints
+  std::uint32_t generation = 0;
+  std::uint64_t batches_out = 0, batches_in = 0;
+  std::uint64_t bytes_out = 0, bytes_in = 0;
+  std::uint64_t control_out = 0, control_in = 0;
+  std::uint64_t peer_wakeups = 0;  ///< system calls spent to wake a parked peer
+  std::uint64_t full = 0;          ///< batches that had to wait for the peer
+  std::uint64_t last_heard_age_ns = 0;
+  /// At most 16, oldest first; those of links before this one, too.
+  std::vector<LinkTransitionInfo> transitions;
+};
+
 struct EngineStats {
   std::vector<ShardStats> shards;
   /// One line for each thing that the kernel lacks and what is done instead.

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <tidelock/base/bytes.h>
 #include <tidelock/base/ids.h>
@@ -30,6 +31,13 @@ struct LinkCounters {
   std::atomic<std::uint64_t> control_out{0}, control_in{0};
   std::atomic<std::uint64_t> peer_wakeups{0};  ///< system calls spent to wake a parked peer
   std::atomic<std::uint64_t> full{0};          ///< publishes refused for want of credit
+};
+
+/// One change of a link's own state, in its own words.
+struct LinkTransition {
+  Instant at{};
+  std::string state;
+  std::string detail;
 };
 
 /// A batch in the receiver's ring. The header was copied and checked; `payload` is the peer's memory and may
@@ -93,6 +101,8 @@ class Link : public PollSource {
   /// One line for people: the kind and, where there are several, device and endpoints.
   [[nodiscard]] virtual std::string describe() const { return kind(); }
   [[nodiscard]] virtual const LinkCounters& counters() const = 0;
+  /// Its latest changes of state, oldest first, as far as it keeps them; for people, so it may allocate.
+  [[nodiscard]] virtual std::vector<LinkTransition> transitions() const { return {}; }
 };
 
 }  // namespace tidelock

@@ -67,6 +67,9 @@ Status Primary::attach(std::unique_ptr<Link> link, Lsn peer_last) {
   return {};
 }
 
+void Primary::each_link(const std::function<void(const Link&)>& visit) const {
+  for (const State::Peer& peer : state_->peers) visit(*peer.link);
+}
 std::size_t Primary::replicas() const { return state_->peers.size(); }
 std::uint64_t Primary::backlog() const {
   const Lsn last = state_->log->last_lsn();

@@ -115,6 +115,8 @@ class Primary final : public PollSource {
   ///           an entry or a group may be; those of Link::attach. The link is closed with that reason
   Status attach(std::unique_ptr<Link> link, Lsn peer_last);
   [[nodiscard]] std::size_t replicas() const;
+  /// The links of the connected replicas. `visit` must neither attach nor close.
+  void each_link(const std::function<void(const Link&)>& visit) const;
   /// Writes that the connected replica furthest behind has not yet applied. 0: all have everything.
   [[nodiscard]] std::uint64_t backlog() const;
   /// Called whenever a link was lost, with the reason; not for those that close() ends. Must not suspend.

@@ -39,6 +39,7 @@ Replica::~Replica() {
 Status Replica::attach(std::unique_ptr<Link> link, HistoryId history, Epoch epoch) {
   return state_->attach(std::move(link), history, epoch);
 }
+const Link* Replica::link() const { return state_->link.get(); }
 bool Replica::connected() const { return state_->link && state_->link->state() == LinkState::ready; }
 bool Replica::heard() const {
   if (!connected()) return false;

@@ -74,6 +74,7 @@ class Replica final : public PollSource {
   /// Errors:   wrong_context, old_epoch: the link is closed with that reason
   Status attach(std::unique_ptr<Link> link, HistoryId history, Epoch epoch);
   [[nodiscard]] bool connected() const;
+  [[nodiscard]] const Link* link() const;  ///< null: none
   /// True once the link has brought anything: the primary has it on its core, too, and counts this replica.
   [[nodiscard]] bool heard() const;
   /// Called on the loop whenever a link was lost, with the reason; not for one that close() or attach() ends.

@@ -114,7 +114,7 @@ bool ShardLoad::put(std::uint32_t key_index, std::string_view value) {
 void ShardLoad::keep_step_with_verifier() {
   const Instant deadline = engine_.reactor(shard_).now() + write_options_.timeout;
   while (kReceiptQueueNotes - receipts_.write_available() >= kReceiptsAhead &&
-         !stop_.load(std::memory_order_relaxed) && engine_.links() > 0 &&
+         !stop_.load(std::memory_order_relaxed) && engine_.link_count() > 0 &&
          engine_.reactor(shard_).now() < deadline) {
     if (this_fiber::sleep_for(kVerifierPause) == Wakeup::cancelled) return;
   }

@@ -21,6 +21,13 @@ Status EventForwarder::forward(const Engine& engine, NodeChannel& parent) {
   return {};
 }
 
+std::string link_text(const Engine& engine) {
+  const auto links = engine.links();
+  return links.empty() ? "" : links.front().description;
+}
+
+std::string inspect_name(long pid) { return fmt::format("@tidelock-inspect-{}", pid); }
+
 std::string digest_text(const Digest& digest) {
   return fmt::format("{:016x}{:016x}", digest.high, digest.low);
 }

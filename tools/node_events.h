@@ -22,6 +22,10 @@ class EventForwarder {
   std::size_t seen_ = 0;
 };
 
+/// What carries the node's links, in their own words; empty if there was none.
+std::string link_text(const Engine& engine);
+/// Where `tidelock link` finds the node whose process has this number.
+std::string inspect_name(long pid);
 /// 32 hexadecimal digits.
 std::string digest_text(const Digest& digest);
 nlohmann::json engine_stats_json(const EngineStats& stats);

@@ -1,6 +1,7 @@
 #include <chrono>
 #include <memory>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -49,7 +50,9 @@ class PrimaryNode {
     dataset_ = std::make_unique<Dataset>(std::move(dataset));
     TL_TRY(ReceiptChannels channels, ReceiptChannels::map(kNodeReceiptsFd, run_.shards));
     channels_ = std::make_unique<ReceiptChannels>(std::move(channels));
-    TL_TRY(engine_, Engine::open(engine_options(config_)));
+    Options options = engine_options(config_);
+    options.inspect = inspect_name(::getpid());
+    TL_TRY(engine_, Engine::open(options));
     std::vector<std::vector<std::uint32_t>> keys(run_.shards);
     const auto& records = dataset_->records();
     for (std::uint32_t i = 0; i < records.size(); ++i)
@@ -152,8 +155,10 @@ class PrimaryNode {
     for (std::uint16_t shard = 0; shard < run_.shards; ++shard) {
       TL_TRY(parent_.send({{"event", "shard"}, {"result", shard_result(*loads_[shard], ShardId{shard})}}));
     }
-    return parent_.send(
-        {{"event", "result"}, {"seconds", seconds_driven}, {"engine", engine_stats_json(engine_->stats())}});
+    return parent_.send({{"event", "result"},
+                         {"seconds", seconds_driven},
+                         {"link", link_text(*engine_)},
+                         {"engine", engine_stats_json(engine_->stats())}});
   }
 
   const RunOptions& run_;

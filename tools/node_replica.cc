@@ -1,6 +1,7 @@
 #include <chrono>
 #include <memory>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -46,6 +47,7 @@ class ReplicaNode {
     channels_ = std::make_unique<ReceiptChannels>(std::move(channels));
     Options options = engine_options(config_);
     options.apply_policy = planted_;
+    options.inspect = inspect_name(::getpid());
     TL_TRY(engine_, Engine::open(options));
     const Duration timeout{static_cast<std::int64_t>(run_.timeout_s * 1e9)};
     for (std::uint16_t shard = 0; shard < run_.shards; ++shard) {
@@ -68,12 +70,12 @@ class ReplicaNode {
   void await_lsns(const nlohmann::json& finish) {
     const auto deadline = SteadyClock::now() + kFinishTime;
     const bool primary_gone = finish.at("last_lsns").empty();
-    while (primary_gone && engine_->links() > 0 && SteadyClock::now() < deadline)
+    while (primary_gone && engine_->link_count() > 0 && SteadyClock::now() < deadline)
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     for (const auto& want : finish.at("last_lsns")) {
       const ShardId shard{want.at("shard").get<std::uint16_t>()};
       const Lsn lsn{want.at("lsn").get<std::uint64_t>()};
-      while (engine_->visible_lsn(shard) < lsn && engine_->links() > 0 && SteadyClock::now() < deadline)
+      while (engine_->visible_lsn(shard) < lsn && engine_->link_count() > 0 && SteadyClock::now() < deadline)
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
   }
@@ -116,7 +118,9 @@ class ReplicaNode {
         shard["digest"] = digest_text(digest->first);
       TL_TRY(parent_.send({{"event", "shard"}, {"result", std::move(shard)}}));
     }
-    return parent_.send({{"event", "result"}, {"engine", engine_stats_json(engine_->stats())}});
+    return parent_.send({{"event", "result"},
+                         {"link", link_text(*engine_)},
+                         {"engine", engine_stats_json(engine_->stats())}});
   }
 
   const RunOptions& run_;

@@ -63,7 +63,7 @@ void ShardVerifier::check(const ReceiptNote& note) {
     options.history = note.history;
     options.epoch = note.epoch;
     // Once the primary is gone nothing more will become visible; do not wait for each of what is left.
-    options.timeout = engine_.links() == 0 ? milliseconds(1) : timeout_;
+    options.timeout = engine_.link_count() == 0 ? milliseconds(1) : timeout_;
   }
   const Result<Lsn> seen = engine_.get(key, value_, options);
   if (!seen && !(seen.error() == EngineErrc::not_found)) {

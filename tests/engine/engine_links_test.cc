@@ -36,7 +36,7 @@ TEST_CASE("what close() says goodbye after includes writes that nobody waited fo
     last = receipt->lsn;
   }
   REQUIRE(pair.primary->close(kPatience).has_value());
-  CHECK(eventually([&] { return pair.replica->links() == 0; }));
+  CHECK(eventually([&] { return pair.replica->link_count() == 0; }));
   CHECK(pair.replica->visible_lsn({0}) == last);
   CHECK_FALSE(has_event(*pair.primary, "closed before"));
 }
@@ -202,7 +202,7 @@ TEST_CASE("a replica takes the newer epoch of its history from the primary's hel
   }));
   REQUIRE(answer.has_value());
   CHECK(answer->epoch == Epoch{2, 1});
-  CHECK((*replica)->links() == 1);
+  CHECK((*replica)->link_count() == 1);
   link->close("on purpose");
   CHECK(primary.next()->hello().epoch == Epoch{2, 1});
 }
@@ -218,7 +218,7 @@ TEST_CASE("a primary that is busy is asked again, when opening and later") {
   link->close("on purpose");
   primary.next()->refuse({RefusalReason::busy, 5000, 0});
   link = primary.accept(*primary.next(), {1, 1});
-  CHECK(eventually([&] { return (*replica)->links() == 1; }));
+  CHECK(eventually([&] { return (*replica)->link_count() == 1; }));
   CHECK_FALSE(has_event(**replica, "given up"));
 }
 

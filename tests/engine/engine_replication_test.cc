@@ -45,8 +45,8 @@ TEST_CASE("after an applied write no read at the replica returns an older state"
     CHECK(*lsn >= receipt->lsn);
     CHECK(value == std::to_string(i));
   }
-  CHECK(pair.primary->links() == 2);
-  CHECK(pair.replica->links() == 2);
+  CHECK(pair.primary->link_count() == 2);
+  CHECK(pair.replica->link_count() == 2);
   check_equal(*pair.primary, *pair.replica);
 }
 
@@ -249,7 +249,7 @@ TEST_CASE("when the replica goes the primary says so and goes on") {
   Pair pair;
   REQUIRE(pair.primary->put("key", "one", {AckLevel::applied, kPatience}).has_value());
   REQUIRE(pair.replica->close(kPatience).has_value());
-  CHECK(eventually([&] { return pair.primary->links() == 0; }));
+  CHECK(eventually([&] { return pair.primary->link_count() == 0; }));
   CHECK(has_event(*pair.primary, "lost a replica"));
   CHECK(pair.primary->put("key", "two", {AckLevel::applied, kPatience}).error() ==
         ReplicationErrc::no_replica);
@@ -320,7 +320,7 @@ TEST_CASE("when the primary goes the replica says so and its readers go on") {
   REQUIRE(pair.primary->put("key", "value", {AckLevel::applied, kPatience}).has_value());
   REQUIRE(pair.primary->close(kPatience).has_value());
   CHECK(
-      eventually([&] { return pair.replica->links() == 0 && has_event(*pair.replica, "lost the primary"); }));
+      eventually([&] { return pair.replica->link_count() == 0 && has_event(*pair.replica, "lost the primary"); }));
   std::string value;
   REQUIRE(pair.replica->get("key", value).has_value());
   CHECK(value == "value");
@@ -446,7 +446,7 @@ TEST_CASE("a link that was lost for silence is made again and resumes inside the
   }
   standstill.release();
   CHECK(eventually(
-      [&] { return pair.replica->stats().shards[0].links_lost >= 1 && pair.replica->links() == 1; }));
+      [&] { return pair.replica->stats().shards[0].links_lost >= 1 && pair.replica->link_count() == 1; }));
   CHECK(eventually([&] {
     return pair.primary->put("after", "value", {AckLevel::applied, kPatience}).has_value();
   }));
@@ -488,7 +488,7 @@ TEST_CASE("with two replicas one is enough, and both end equal") {
   Options third = replica_options(path);
   third.node = 3;
   const auto two = open(third);
-  CHECK(primary->links() == 2);
+  CHECK(primary->link_count() == 2);
   for (int i = 0; i < kMany; ++i) {
     REQUIRE(primary->put("key" + std::to_string(i % 100), std::to_string(i), {AckLevel::applied, kPatience}));
   }

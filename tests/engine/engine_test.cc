@@ -386,7 +386,7 @@ TEST_CASE("after close every call says so, and the statistics stay") {
   CHECK(engine->spawn_on({0}, [] {}).error() == EngineErrc::closed);
   CHECK(engine->stats().shards.at(0).puts == 1);
   CHECK(engine->visible_lsn({0}) == Lsn{1});
-  CHECK(engine->links() == 0);
+  CHECK(engine->link_count() == 0);
 }
 
 TEST_CASE("close waits for fibers of the user, and cancels those that do not end") {

@@ -319,8 +319,8 @@ TEST_CASE("when the primary goes the replica says so and its readers go on") {
   Pair pair;
   REQUIRE(pair.primary->put("key", "value", {AckLevel::applied, kPatience}).has_value());
   REQUIRE(pair.primary->close(kPatience).has_value());
-  CHECK(
-      eventually([&] { return pair.replica->link_count() == 0 && has_event(*pair.replica, "lost the primary"); }));
+  CHECK(eventually(
+      [&] { return pair.replica->link_count() == 0 && has_event(*pair.replica, "lost the primary"); }));
   std::string value;
   REQUIRE(pair.replica->get("key", value).has_value());
   CHECK(value == "value");

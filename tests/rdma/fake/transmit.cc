@@ -1,5 +1,5 @@
-// A work request on its way: what the requester's card and the responder's card do with it. The order of a
-// responder's checks is that of the IBA specification, 9.7.4 and 9.7.5 (operation, resources, key, length).
+// A work request on its way: what the requester's card and the responder's card do with it. A responder
+// checks the operation, then its receives, then the key, as the kernel's soft-RoCE does.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -151,7 +151,7 @@ void notify_receiver(World& w, Qp& qp, Qp& peer, const SendWqe& wqe, const RecvW
 
 void run_write(World& w, Qp& qp, Qp& peer, const SendWqe& wqe, Bytes data) {
   const std::size_t size = data.size();
-  // The key of a write of no bytes is not checked (9.7.4.1.3).
+  // The key of a write of no bytes is not checked.
   if (size > 0 && remote_bytes(w, peer, wqe.rkey, wqe.remote_addr, size) == nullptr)
     return refuse(w, qp, peer, IBV_WC_REM_ACCESS_ERR);
   corrupt(w, qp, data);

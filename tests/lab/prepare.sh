@@ -49,7 +49,10 @@ folder_to_use() {
 
 update_lists() {
   local sudo=()
-  [ "$(id -u)" -eq 0 ] || sudo=(sudo -n)
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || return 0
+    sudo=(sudo -n)
+  fi
   "${sudo[@]}" apt-get -qq -o DPkg::Lock::Timeout=300 update >&2 || true
 }
 
@@ -139,6 +142,7 @@ if ! intact "$kernel" || ! intact "$initramfs"; then
   # Another preparation may be at it; afterwards there may be nothing left to do.
   exec 9>"$folder/lock"
   flock 9
+  rm -rf "$folder"/.kernel.* "$folder"/.initramfs.* # of one that was killed
   intact "$kernel" || make_kernel
   intact "$initramfs" || make_initramfs
 fi

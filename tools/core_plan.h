@@ -23,4 +23,8 @@ struct CorePlan {
 Result<CorePlan> plan_cores(const std::vector<std::uint32_t>& usable, std::uint32_t shards, bool pin,
                             bool overprovisioned);
 
+/// For the one node of a run that this machine has: in CorePlan::primary and CorePlan::replica alike.
+Result<CorePlan> plan_node_cores(const std::vector<std::uint32_t>& usable, std::uint32_t shards, bool pin,
+                                 bool overprovisioned);
+
 }  // namespace tidelock::tools

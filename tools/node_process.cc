@@ -47,7 +47,7 @@ Result<NodeProcess> NodeProcess::start(const NodeConfig& config, int dataset_fd,
   if (pid < 0) return Error::from_errno(errno, "cannot start a process: is the limit of processes reached?");
   if (pid == 0) become_node(parent, channels.second.fd(), dataset_fd, receipts_fd, role);
   NodeProcess process(pid, std::move(channels.first));
-  TL_TRY(process.channel().send(to_json(config)));
+  TL_TRY(process.send(to_json(config)));
   return process;
 }
 

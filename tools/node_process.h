@@ -7,11 +7,12 @@
 #include <sys/types.h>
 
 #include "node_channel.h"
+#include "node_end.h"
 #include "run_options.h"
 
 namespace tidelock::tools {
 
-class NodeProcess {
+class NodeProcess final : public NodeEnd {
  public:
   /// Starts this program again as `tidelock node`, with the shared descriptors at their fixed numbers.
   static Result<NodeProcess> start(const NodeConfig& config, int dataset_fd, int receipts_fd);
@@ -22,14 +23,16 @@ class NodeProcess {
         end_(std::move(other.end_)) {}
   NodeProcess& operator=(NodeProcess&&) = delete;
   /// Kills it if it still runs.
-  ~NodeProcess();
+  ~NodeProcess() override;
 
-  [[nodiscard]] NodeChannel& channel() { return channel_; }
+  [[nodiscard]] int fd() const override { return channel_.fd(); }
+  Status send(const nlohmann::json& message) override { return channel_.send(message); }
+  Result<std::optional<nlohmann::json>> receive() override { return channel_.receive(Duration{0}); }
   [[nodiscard]] bool running() const { return pid_ > 0; }
   [[nodiscard]] pid_t pid() const { return pid_; }
   /// Waits for its end, kills it after `timeout`. How it ended, in words ("ended by signal 9 (Killed)"),
   /// empty if it ended well.
-  std::string reap(Duration timeout);
+  std::string reap(Duration timeout) override;
 
  private:
   NodeProcess(pid_t pid, NodeChannel channel) : pid_(pid), channel_(std::move(channel)) {}

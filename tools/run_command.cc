@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -14,6 +15,7 @@
 #include <tidelock/reactor/random.h>
 
 #include "exit_code.h"
+#include "replica_session.h"
 #include "run_report.h"
 #include "run_session.h"
 
@@ -100,10 +102,11 @@ CLI::App* add_run_command(CLI::App& app, RunOptions& options) {
   CLI::App* run = app.add_subcommand(
       "run", "Replicate a key-value file core to core, and prove that no reader is behind");
   run->description(
-      "Starts a primary and a replica as two processes on this machine, joined by shared memory. Loads a "
-      "key-value\n"
-      "file into the primary, drives a mixed load, and holds every acknowledged write against a read at the "
-      "replica.\n"
+      "Starts a primary and a replica as two processes on this machine, joined by shared memory or RDMA. "
+      "Loads a\n"
+      "key-value file into the primary, drives a mixed load, and holds every acknowledged write against a "
+      "read at\n"
+      "the replica. With --role each of two machines runs one of the two.\n"
       "Exit status: 0 proved; 1 something was stale, lost or different; 2 it could not run as asked; 130 "
       "interrupted.");
   run->add_option("--input", options.input,
@@ -160,45 +163,106 @@ CLI::App* add_run_command(CLI::App& app, RunOptions& options) {
   run->add_option("--timeout", options.timeout_s, "Seconds until a write's outcome counts as unknown")
       ->check(CLI::Range(0.001, 3'600.0))
       ->capture_default_str();
+  run->add_option("--link", options.link,
+                  "What joins the two nodes: shm (this machine's memory) or verbs (RDMA)")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, LinkKind>{{"shm", LinkKind::shm}, {"verbs", LinkKind::verbs}}))
+      ->default_str("shm");
   run->add_option("--socket", options.socket,
-                  "Unix socket by which the two processes meet (default: an abstract one of its own)");
+                  "shm: unix socket by which the two processes meet (default: an abstract one of its own)");
+  run->add_option("--primary-address", options.primary_address,
+                  "verbs: IPv4 address of an RDMA device, where the primary listens");
+  run->add_option("--replica-address", options.replica_address,
+                  "verbs: IPv4 address from which the replica connects (default: by route)");
+  run->add_option("--port", options.port, "verbs: where the primary listens, 1 to 65535")
+      ->check(CLI::Range(1, 65'535))
+      ->capture_default_str();
+  run->add_option("--device", options.device,
+                  "verbs: name of the RDMA device, as ibv_devices lists it (default: by address)");
+  run->add_option("--role", options.role,
+                  "Start only this node: primary (its flags decide the run) or replica, on two machines")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, RunRole>{{"primary", RunRole::primary}, {"replica", RunRole::replica}}));
+  run->add_option(
+      "--side-channel", options.side_channel,
+      "With --role: IPv4:port at the primary's machine for receipts, input and results. TCP, without "
+      "authentication: for networks that you trust");
   run->add_option("--output", options.output, "File for the report (default: standard output)");
   run->add_flag("--json", options.json, "Print one JSON object instead of the table");
   return run;
 }
 
-int run_command(RunOptions options) {
-  std::signal(SIGPIPE, SIG_IGN);
+namespace {
+
+using Notice = RunSession::NoticeHandler;
+using Progress = RunSession::ProgressHandler;
+
+/// What is left to do once a run is over.
+int conclude(const RunOptions& options, const Dataset& dataset, const CorePlan& plan,
+             const RunOutcome& outcome, std::FILE* file) {
+  nlohmann::json report;
+  try {
+    report = make_report(options, dataset, plan, outcome);
+  } catch (const std::exception&) {  // of what another machine has sent
+    return fail(Error::from_errno(EBADMSG, "the other machine's results make no sense"));
+  }
+  const std::string text = options.json ? report.dump(2) + "\n" : format_report(report);
+  if (const Status written = write_output(file, options.output, text); !written) return fail(written.error());
+  if (outcome.signal == SIGINT) return kExitInterrupted;
+  if (outcome.signal == SIGTERM) return kExitTerminated;
+  return passed(report) ? kExitOk : kExitFailed;
+}
+
+int run_replica_half(const RunOptions& options, const Progress& progress, const Notice& notice,
+                     ProgressLine& line) {
+  auto file = open_output(options.output);
+  if (!file) return fail(file.error());
+  ReplicaSession session(options);
+  auto result = session.execute(progress, notice);
+  line.clear();
+  if (!result) return fail(result.error());
+  if (result->interrupted && result->outcome.signal == 0) result->outcome.signal = SIGINT;
+  return conclude(result->run, result->dataset, result->plan, result->outcome, *file);
+}
+
+int run_here(RunOptions& options, const Progress& progress, const Notice& notice, ProgressLine& line) {
+  const auto plan_for = options.role == RunRole::primary ? plan_node_cores : plan_cores;
   auto plan =
-      plan_cores(spread_over_cores(usable_cpus()), options.shards, options.pin, options.overprovisioned);
+      plan_for(spread_over_cores(usable_cpus()), options.shards, options.pin, options.overprovisioned);
   if (!plan) return fail(plan.error());
   options.shards = plan->shards;
-  if (options.socket.empty())
+  if (options.link == LinkKind::shm && options.socket.empty())
     options.socket = fmt::format("@tidelock-run-{}-{:08x}", ::getpid(), entropy64() & 0xFFFFFFFF);
   NodeConfig probe{options, NodeRole::primary, plan->primary, plan->overprovisioned};
-  if (const Status valid = engine_options(probe).validate(); !valid) return fail(valid.error());
+  for (const NodeRole role : {NodeRole::primary, NodeRole::replica}) {
+    probe.role = role;
+    if (const Status valid = engine_options(probe).validate(); !valid) return fail(valid.error());
+  }
   auto dataset = load_dataset(options);
   if (!dataset) return fail(dataset.error());
   auto file = open_output(options.output);
   if (!file) return fail(file.error());
+  if (!plan->notice.empty()) notice(plan->notice);
+  RunSession session(options, *plan, *dataset);
+  auto outcome = session.execute(progress, notice);
+  line.clear();
+  if (!outcome) return fail(outcome.error());
+  return conclude(options, *dataset, *plan, *outcome, *file);
+}
 
+}  // namespace
+
+int run_command(RunOptions options) {
+  std::signal(SIGPIPE, SIG_IGN);
+  if (const Status consistent = check_flags(options); !consistent) return fail(consistent.error());
   ProgressLine line;
-  const auto notice = [&](const std::string& text) {
+  const Progress progress = [&](const RunProgress& now) { line.show(now); };
+  const Notice notice = [&](const std::string& text) {
     line.clear();
     fmt::print(stderr, "tidelock run: {}\n", text);
   };
-  if (!plan->notice.empty()) notice(plan->notice);
-  RunSession session(options, *plan, *dataset);
-  auto outcome = session.execute([&](const RunProgress& progress) { line.show(progress); }, notice);
-  line.clear();
-  if (!outcome) return fail(outcome.error());
-  const nlohmann::json report = make_report(options, *dataset, *plan, *outcome);
-  const std::string text = options.json ? report.dump(2) + "\n" : format_report(report);
-  if (const Status written = write_output(*file, options.output, text); !written)
-    return fail(written.error());
-  if (outcome->signal == SIGINT) return kExitInterrupted;
-  if (outcome->signal == SIGTERM) return kExitTerminated;
-  return passed(report) ? kExitOk : kExitFailed;
+  return options.role == RunRole::replica ? run_replica_half(options, progress, notice, line)
+                                          : run_here(options, progress, notice, line);
 }
 
 }  // namespace tidelock::tools

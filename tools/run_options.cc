@@ -1,5 +1,8 @@
 #include "run_options.h"
 
+#include <cerrno>
+#include <string>
+
 #include <nlohmann/json.hpp>
 
 #include <tidelock/base/check.h>
@@ -10,6 +13,29 @@ namespace {
 Duration from_seconds(double seconds) { return {static_cast<std::int64_t>(seconds * 1e9)}; }
 
 }  // namespace
+
+Status check_flags(const RunOptions& run) {
+  const auto refuse = [](const std::string& text) { return Error::from_errno(EINVAL, text); };
+  const bool replica = run.role == RunRole::replica;
+  if (run.role == RunRole::both && !run.side_channel.empty())
+    return refuse("--side-channel is for a run on two machines: add --role primary or --role replica");
+  if (run.role != RunRole::both && run.side_channel.empty())
+    return refuse("--role needs --side-channel IPv4:port, an address of the primary's machine, on both");
+  if (replica && (!run.input.empty() || run.shards != 0))
+    return refuse("--input and --shards are the primary's: leave them out with --role replica");
+  if (replica) return {};  // what joins the two it hears from the primary
+  if (run.link == LinkKind::verbs) {
+    if (run.primary_address.empty()) {
+      return refuse(
+          "--link verbs needs --primary-address, the IPv4 address of an RDMA device (rdma link shows "
+          "the devices, ip address their addresses)");
+    }
+    if (!run.socket.empty()) return refuse("--socket is for --link shm; verbs takes --primary-address");
+  } else if (!run.device.empty() || !run.primary_address.empty() || !run.replica_address.empty()) {
+    return refuse("--device, --primary-address and --replica-address are for --link verbs: add it");
+  }
+  return {};
+}
 
 const char* to_text(AckLevel level) {
   switch (level) {
@@ -23,6 +49,8 @@ const char* to_text(AckLevel level) {
   TL_ASSERT(false, "an ack level beyond the enumeration");
   return "";
 }
+
+const char* to_text(LinkKind kind) { return kind == LinkKind::verbs ? "verbs" : "shm"; }
 
 nlohmann::json to_json(const NodeConfig& config) {
   const RunOptions& run = config.run;
@@ -41,7 +69,12 @@ nlohmann::json to_json(const NodeConfig& config) {
           {"log_bytes", run.log_bytes},
           {"ring_bytes", run.ring_bytes},
           {"timeout_s", run.timeout_s},
-          {"socket", run.socket}};
+          {"link", static_cast<int>(run.link)},
+          {"socket", run.socket},
+          {"device", run.device},
+          {"primary_address", run.primary_address},
+          {"replica_address", run.replica_address},
+          {"port", run.port}};
 }
 
 NodeConfig node_config_from(const nlohmann::json& json) {
@@ -61,7 +94,12 @@ NodeConfig node_config_from(const nlohmann::json& json) {
   config.run.log_bytes = json.at("log_bytes");
   config.run.ring_bytes = json.at("ring_bytes");
   config.run.timeout_s = json.at("timeout_s");
+  config.run.link = static_cast<LinkKind>(json.at("link").get<int>());
   config.run.socket = json.at("socket");
+  config.run.device = json.at("device");
+  config.run.primary_address = json.at("primary_address");
+  config.run.replica_address = json.at("replica_address");
+  config.run.port = json.at("port");
   return config;
 }
 
@@ -74,7 +112,13 @@ Options engine_options(const NodeConfig& config) {
   options.pin = !config.cpus.empty();
   options.overprovisioned = config.overprovisioned;
   options.wake = config.run.wake;
-  (config.role == NodeRole::primary ? options.listen : options.primary) = config.run.socket;
+  options.link = config.run.link;
+  options.device = config.run.device;
+  const bool verbs = config.run.link == LinkKind::verbs;
+  const bool primary = config.role == NodeRole::primary;
+  (primary ? options.listen : options.primary) =
+      verbs ? config.run.primary_address + ":" + std::to_string(config.run.port) : config.run.socket;
+  if (!primary) options.local_address = config.run.replica_address;
   options.ack = config.run.ack;
   options.write_timeout = from_seconds(config.run.timeout_s);
   options.log_bytes = config.run.log_bytes;

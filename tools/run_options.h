@@ -14,6 +14,9 @@
 
 namespace tidelock::tools {
 
+/// Which of the two nodes this command starts.
+enum class RunRole : std::uint8_t { both, primary, replica };
+
 struct RunOptions {
   std::string input;  ///< empty: the dpkg database, else seeded data
   InputFormat format = InputFormat::tsv;
@@ -32,8 +35,15 @@ struct RunOptions {
   std::uint64_t log_bytes = 16ULL << 20;
   std::uint64_t ring_bytes = 4ULL << 20;
   double timeout_s = 5;  ///< of one write
-  std::string socket;    ///< empty: an abstract one of its own
-  std::string output;    ///< empty: standard output
+  LinkKind link = LinkKind::shm;
+  std::string socket;           ///< shm: empty: an abstract one of its own
+  std::string device;           ///< verbs: the RDMA device's name; empty: by address
+  std::string primary_address;  ///< verbs: IPv4, where the primary listens
+  std::string replica_address;  ///< verbs: IPv4, from where the replica connects; empty: by route
+  std::uint16_t port = 7471;    ///< verbs
+  RunRole role = RunRole::both;
+  std::string side_channel;  ///< with one role only: "IPv4:port" at the primary
+  std::string output;        ///< empty: standard output
   bool json = false;
   std::string command;  ///< as typed, for the report
 };
@@ -46,7 +56,12 @@ struct NodeConfig {
   bool overprovisioned = false;
 };
 
+/// Whether the flags of the link and of --role go together.
+/// Errors:   EINVAL: one line that names the flag and the remedy
+Status check_flags(const RunOptions& run);
+
 const char* to_text(AckLevel level);
+const char* to_text(LinkKind kind);
 
 nlohmann::json to_json(const NodeConfig& config);
 /// From our own parent; aborts on nonsense.

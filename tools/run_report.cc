@@ -22,6 +22,20 @@ std::uint64_t number(const nlohmann::json* entry, const char* name) {
   return entry != nullptr ? entry->value(name, std::uint64_t{0}) : 0;
 }
 
+/// What carried the run, in the link's own words.
+std::string link_text(const RunOptions& options, const RunOutcome& outcome) {
+  const nlohmann::json& ours = options.role == RunRole::replica ? outcome.replica : outcome.primary;
+  const std::string text = ours.is_object() ? ours.value("link", "") : "";
+  return text.empty() ? to_text(options.link) : text;
+}
+
+/// What a number measured on such a link says nothing about.
+const char* link_caveat(const std::string& link) {
+  if (link.starts_with("shm")) return " (shared memory between two processes; says nothing about RDMA)";
+  const bool software = link.find(" rxe") != std::string::npos || link.find(" siw") != std::string::npos;
+  return software ? " (RDMA in software; says nothing about a network card)" : "";
+}
+
 /// Both over all shards.
 struct Totals {
   Histogram ack;
@@ -123,9 +137,10 @@ nlohmann::json make_report(const RunOptions& options, const Dataset& dataset, co
   report["acknowledged"] = report["loaded"].get<std::uint64_t>() + report["writes"].get<std::uint64_t>();
   report["digests_equal"] = equal;
   report["shards"] = std::move(shards);
-  report["input"] = dataset.name();
+  report["input"] = options.role == RunRole::replica ? "the primary's" : dataset.name();
   report["duplicates"] = dataset.duplicates();
-  report["link"] = "shm";
+  report["link"] = link_text(options, outcome);
+  report["two_machines"] = options.role != RunRole::both;
   report["overprovisioned"] = plan.overprovisioned;
   report["host"] = fmt::format("{}, {} usable CPUs", name.machine, usable_cpus().size());
   report["kernel"] = fmt::format("{} {}", name.sysname, name.release);
@@ -173,8 +188,9 @@ std::string format_report(const nlohmann::json& report) {
   if (const auto skipped = report.at("receipts_skipped").get<std::uint64_t>(); skipped > 0)
     text += fmt::format("{} receipts were not checked: nobody took them at the replica\n", skipped);
   const auto& delay = report.at("check_delay_ns");
-  text += fmt::format("from acknowledgement to check at the replica: p50 {}, p99 {}\n",
-                      readable_ns(delay.at("p50")), readable_ns(delay.at("p99")));
+  text += fmt::format("from acknowledgement to check at the replica: p50 {}, p99 {}{}\n",
+                      readable_ns(delay.at("p50")), readable_ns(delay.at("p99")),
+                      report.at("two_machines").get<bool>() ? " (less the way between the machines)" : "");
   for (const auto& failure : report.at("failures")) text += fmt::format("{}\n", failure.get<std::string>());
   for (const auto& shard : report.at("shards")) {
     for (const char* trouble : {"first_error", "first_violation"}) {
@@ -185,8 +201,8 @@ std::string format_report(const nlohmann::json& report) {
   }
   if (const auto failed = report.at("failed").get<std::uint64_t>(); failed > 0)
     text += fmt::format("{} operations failed\n", failed);
-  text += fmt::format("link: {} (shared memory between two processes; says nothing about RDMA)\n",
-                      report.at("link").get<std::string>());
+  const std::string link = report.at("link");
+  text += fmt::format("link: {}{}\n", link, link_caveat(link));
   text += fmt::format("host: {}\nkernel: {}\ncommand: {}\n", report.at("host").get<std::string>(),
                       report.at("kernel").get<std::string>(), report.at("command").get<std::string>());
   const char* verdict = report.at("passed").get<bool>()

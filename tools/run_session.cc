@@ -8,12 +8,19 @@
 #include <sys/signalfd.h>
 
 #include "receipts.h"
+#include "side_channel.h"
 
 namespace tidelock::tools {
 namespace {
 
 /// A node that says nothing and gets no further for so long has hung.
 constexpr auto kPatience = std::chrono::seconds(120);
+/// How long the primary's machine waits for the replica's.
+constexpr auto kMeetTime = std::chrono::seconds(300);
+/// How often receipts are fetched for a replica behind the side channel: a check that comes late proves
+/// little.
+constexpr timespec kPumpPause{0, 50'000};
+constexpr timespec kIdlePause{0, 200'000'000};
 
 }  // namespace
 
@@ -41,13 +48,46 @@ Status RunSession::start() {
   TL_TRY(take_signals());
   TL_TRY(FileHandle dataset, dataset_.share());
   TL_TRY(FileHandle receipts, ReceiptChannels::create(options_.shards));
+  // First, since the nodes do not wait for long.
+  if (options_.role == RunRole::primary) TL_TRY(meet_replica(receipts.get()));
+  if (outcome_.signal != 0) return {};
   NodeConfig config{options_, NodeRole::primary, plan_.primary, plan_.overprovisioned};
   TL_TRY(auto primary, NodeProcess::start(config, dataset.get(), receipts.get()));
-  primary_.process.emplace(std::move(primary));
+  primary_.end = std::make_unique<NodeProcess>(std::move(primary));
+  if (remote_ != nullptr) return {};
   config.role = NodeRole::replica;
   config.cpus = plan_.replica;
   TL_TRY(auto replica, NodeProcess::start(config, dataset.get(), receipts.get()));
-  replica_.process.emplace(std::move(replica));
+  replica_.end = std::make_unique<NodeProcess>(std::move(replica));
+  return {};
+}
+
+Status RunSession::meet_replica(int receipts_fd) {
+  TL_TRY(SideListener listener, SideListener::listen(options_.side_channel));
+  tell(fmt::format(
+      "waiting for the replica's machine: start there tidelock run --role replica --side-channel {}",
+      options_.side_channel));
+  const NodeConfig config{options_, NodeRole::replica, {}, false};
+  const auto deadline = SteadyClock::now() + kMeetTime;
+  while (outcome_.signal == 0) {
+    if (SteadyClock::now() > deadline) {
+      return Error(std::make_error_code(std::errc::timed_out),
+                   fmt::format("no replica came to {} in {} s", options_.side_channel, kMeetTime.count()));
+    }
+    pollfd entries[2] = {{signals_.get(), POLLIN, 0}, {listener.fd(), POLLIN, 0}};
+    ::poll(entries, 2, 200);
+    read_signals();
+    auto channel = listener.accept();
+    if (!channel) continue;
+    auto remote = RemoteNode::meet(std::move(*channel), config, dataset_, receipts_fd);
+    if (remote) {
+      remote_ = remote->get();
+      replica_.end = *std::move(remote);
+      return {};
+    }
+    tell(fmt::format("somebody came to {} and is no replica: {}", options_.side_channel,
+                     remote.error().message()));
+  }
   return {};
 }
 
@@ -78,15 +118,16 @@ Result<RunOutcome> RunSession::execute(const ProgressHandler& progress, const No
 }
 
 bool RunSession::over() const {
+  if (!primary_.end) return true;  // interrupted before there was any node
   if (!started_) return primary_.gone || replica_.gone || outcome_.signal != 0;
   return (primary_.result || primary_.gone) && (replica_.result || replica_.gone);
 }
 
 Status RunSession::step() {
   poll_nodes();
-  signalfd_siginfo info{};
-  while (::read(signals_.get(), &info, sizeof info) == sizeof info)
-    on_signal(static_cast<int>(info.ssi_signo));
+  read_signals();
+  if (remote_ != nullptr && !replica_.gone)
+    static_cast<void>(remote_->pump());  // receive() tells what is wrong
   for (Node* node : {&primary_, &replica_}) TL_TRY(drain(*node));
   if (!started_ && primary_.ready && replica_.ready) {
     started_ = true;
@@ -104,9 +145,16 @@ Status RunSession::step() {
 void RunSession::poll_nodes() {
   // A negative descriptor is ignored by poll(2).
   pollfd entries[3] = {{signals_.get(), POLLIN, 0},
-                       {primary_.gone ? -1 : primary_.process->channel().fd(), POLLIN, 0},
-                       {replica_.gone ? -1 : replica_.process->channel().fd(), POLLIN, 0}};
-  ::poll(entries, 3, 200);
+                       {primary_.gone ? -1 : primary_.end->fd(), POLLIN, 0},
+                       {replica_.gone ? -1 : replica_.end->fd(), POLLIN, 0}};
+  const bool pumping = remote_ != nullptr && started_ && !replica_.result;
+  ::ppoll(entries, 3, pumping ? &kPumpPause : &kIdlePause, nullptr);
+}
+
+void RunSession::read_signals() {
+  signalfd_siginfo info{};
+  while (::read(signals_.get(), &info, sizeof info) == sizeof info)
+    on_signal(static_cast<int>(info.ssi_signo));
 }
 
 void RunSession::on_signal(int signal) {
@@ -121,10 +169,12 @@ void RunSession::on_signal(int signal) {
 
 Status RunSession::drain(Node& node) {
   while (!node.gone) {
-    auto message = node.process->channel().receive(Duration{0});
+    auto message = node.end->receive();
     if (!message) {
       node.gone = true;
-      const std::string end = node.process->reap(seconds(5));
+      const std::string end = node.end->reap(seconds(5));
+      if (!started_ && node.error.empty() && &node == &replica_ && remote_ != nullptr)
+        node.error = "the replica process " + end;
       if (started_ && (!node.result || !end.empty()))
         node_failed(fmt::format("the {} process {}", node.name, end.empty() ? "ended early" : end));
       return {};
@@ -179,7 +229,8 @@ void RunSession::on_message(Node& node, const nlohmann::json& message) {
 
 void RunSession::command(Node& node, nlohmann::json message) {
   if (node.gone) return;
-  if (const Status sent = node.process->channel().send(message); !sent) node.gone = true;
+  if (!node.end) return;
+  if (const Status sent = node.end->send(message); !sent) node.gone = true;
 }
 
 void RunSession::finish_replica() {
@@ -193,11 +244,15 @@ void RunSession::finish_replica() {
 }
 
 void RunSession::close_nodes() {
+  if (remote_ != nullptr && !replica_.gone && primary_.result) {
+    // What keeps it from being sent is told by the other side's end.
+    static_cast<void>(remote_->send_results(*primary_.result, outcome_.signal != 0));
+  }
   // The replica first: it then ends a link whose peer is alive, and nobody reports a loss.
   for (Node* node : {&replica_, &primary_}) {
-    if (!node->process) continue;
+    if (!node->end) continue;
     if (started_ && !node->gone) command(*node, {{"command", "close"}});
-    const std::string end = node->process->reap(started_ && outcome_.signal == 0 ? seconds(20) : seconds(2));
+    const std::string end = node->end->reap(started_ && outcome_.signal == 0 ? seconds(20) : seconds(2));
     if (started_ && !node->gone && !end.empty())
       node_failed(fmt::format("the {} process {}", node->name, end));
   }

@@ -1,4 +1,5 @@
 /// One run from start to end: starts the nodes, passes commands on, gathers results. The parent of the nodes.
+/// With RunRole::primary the replica is another machine's, behind the side channel.
 /// Thread:   one owner
 #pragma once
 
@@ -14,6 +15,7 @@
 #include "core_plan.h"
 #include "dataset.h"
 #include "node_process.h"
+#include "remote_node.h"
 #include "run_options.h"
 
 namespace tidelock::tools {
@@ -48,7 +50,7 @@ class RunSession {
   using SteadyClock = std::chrono::steady_clock;
   struct Node {
     const char* name;
-    std::optional<NodeProcess> process;
+    std::unique_ptr<NodeEnd> end;
     bool ready = false;
     bool gone = false;
     nlohmann::json shards = nlohmann::json::array();  ///< the results of its shards so far
@@ -57,9 +59,11 @@ class RunSession {
   };
 
   Status start();
+  Status meet_replica(int receipts_fd);
   Status take_signals();
   Status step();
   void poll_nodes();
+  void read_signals();
   void on_signal(int signal);
   Status drain(Node& node);
   void on_message(Node& node, const nlohmann::json& message);
@@ -76,6 +80,7 @@ class RunSession {
   const Dataset& dataset_;
   Node primary_{"primary", {}, false, false, {}, {}, {}};
   Node replica_{"replica", {}, false, false, {}, {}, {}};
+  RemoteNode* remote_ = nullptr;  ///< the replica, if it is on another machine
   FileHandle signals_;
   bool started_ = false;
   bool finish_sent_ = false;

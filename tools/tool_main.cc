@@ -10,6 +10,7 @@
 
 #include "doctor_command.h"
 #include "exit_code.h"
+#include "link_command.h"
 #include "node.h"
 #include "run_command.h"
 
@@ -52,6 +53,8 @@ int tool_main(int argc, char** argv, const ApplyPolicy* planted) {
   const CLI::App* run = add_run_command(app, run_options);
   DoctorOptions doctor_options;
   const CLI::App* doctor = add_doctor_command(app, doctor_options);
+  LinkCommandOptions link_options;
+  const CLI::App* link = add_link_command(app, link_options);
   // CLI11 would only say that a subcommand is missing.
   const auto named = app.get_subcommands(
       [&](const CLI::App* command) { return argc >= 2 && command->get_name() == argv[1]; });
@@ -66,6 +69,7 @@ int tool_main(int argc, char** argv, const ApplyPolicy* planted) {
   }
   run_options.command = doctor_options.command = command_line(argc, argv);
   if (run->parsed()) return run_command(std::move(run_options));
+  if (link->parsed()) return link_command(link_options);
   return doctor->parsed() ? doctor_command(std::move(doctor_options)) : kExitUsage;
 }
 

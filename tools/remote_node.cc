@@ -1,0 +1,142 @@
+#include "remote_node.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <poll.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <tidelock/reactor/clock.h>
+
+#include "receipt_wire.h"
+#include "side_messages.h"
+
+namespace tidelock::tools {
+namespace {
+
+constexpr Duration kHelloTime = seconds(5);
+constexpr std::size_t kBatch = 128;
+constexpr std::size_t kPieceBytes = 1 << 20;
+/// What waits for the socket already; beyond it receipts stay in their queue.
+constexpr std::size_t kUnsentMax = 1 << 20;
+
+Status send_dataset(SideChannel& channel, int fd, std::uint64_t bytes) {
+  std::string piece(kPieceBytes, '\0');
+  for (std::uint64_t at = 0; at < bytes;) {
+    const std::size_t wanted = std::min<std::uint64_t>(piece.size(), bytes - at);
+    const ssize_t count = ::pread(fd, piece.data(), wanted, static_cast<off_t>(at));
+    if (count <= 0) return Error::from_errno(errno, "cannot read the shared input");
+    at += static_cast<std::uint64_t>(count);
+    TL_TRY(channel.send(SideKind::dataset, std::string_view(piece.data(), static_cast<std::size_t>(count))));
+    TL_TRY(channel.send_all());
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RemoteNode>> RemoteNode::meet(SideChannel channel, const NodeConfig& config,
+                                                     const Dataset& dataset, int receipts_fd) {
+  TL_TRY(const SideFrame first, channel.receive(kHelloTime));
+  if (first.kind != SideKind::json) return Error::from_errno(EBADMSG, "the other machine says no hello");
+  TL_TRY(const nlohmann::json hello, SideChannel::parse(first.body));
+  TL_TRY(check_side_hello(hello));
+  TL_TRY(const FileHandle shared, dataset.share());
+  struct stat status {};
+  if (::fstat(shared.get(), &status) != 0) return Error::from_errno(errno, "cannot stat the shared input");
+  const auto bytes = static_cast<std::uint64_t>(status.st_size);
+  if (bytes > kSideDatasetBytesMax) {
+    return Error::from_errno(
+        EFBIG, fmt::format("the input has {} bytes, and the side channel takes {}: use less", bytes,
+                           kSideDatasetBytesMax));
+  }
+  TL_TRY(channel.send(side_config(config, bytes)));
+  TL_TRY(send_dataset(channel, shared.get(), bytes));
+  TL_TRY(auto receipts, ReceiptChannels::map(receipts_fd, config.run.shards));
+  return std::unique_ptr<RemoteNode>(
+      new RemoteNode(std::move(channel), std::move(receipts), config.run.shards));
+}
+
+Result<std::optional<nlohmann::json>> RemoteNode::receive() {
+  auto message = next_message();
+  if (!message) lost_ = message.error().message();
+  return message;
+}
+
+Result<std::optional<nlohmann::json>> RemoteNode::next_message() {
+  for (;;) {
+    TL_TRY(auto frame, channel_.receive());
+    if (!frame) return std::optional<nlohmann::json>();
+    if (frame->kind == SideKind::credit) {
+      TL_TRY(take_credit(frame->body));
+      continue;
+    }
+    if (frame->kind != SideKind::json)
+      return Error::from_errno(EBADMSG, "the other machine sends what only the primary's may");
+    TL_TRY(auto message, SideChannel::parse(frame->body));
+    TL_TRY(check_node_message(message, static_cast<std::uint32_t>(sent_.size())));
+    return std::optional<nlohmann::json>(std::move(message));
+  }
+}
+
+Status RemoteNode::take_credit(const std::string& body) {
+  TL_TRY(const auto taken, decode_credit(body, static_cast<std::uint32_t>(sent_.size())));
+  for (std::size_t shard = 0; shard < taken.size(); ++shard) {
+    if (taken[shard] < taken_[shard] || taken[shard] > sent_[shard])
+      return Error::from_errno(EBADMSG, "the other machine claims to have checked what it never got");
+  }
+  taken_ = taken;
+  return {};
+}
+
+Status RemoteNode::pump() {
+  std::array<ReceiptNote, kBatch> notes;
+  for (bool more = true; more && channel_.unsent() < kUnsentMax;) {
+    more = false;
+    for (std::uint16_t shard = 0; shard < sent_.size(); ++shard) {
+      const std::uint64_t room = kReceiptWindow - (sent_[shard] - taken_[shard]);
+      const std::size_t count =
+          receipts_.queue({shard}).pop(notes.data(), std::min<std::size_t>(kBatch, room));
+      if (count == 0) continue;
+      more = true;
+      sent_[shard] += count;
+      TL_TRY(channel_.send(SideKind::receipts,
+                           encode_receipts({shard}, std::span(notes).first(count), SystemClock().now())));
+    }
+  }
+  return channel_.flush();
+}
+
+Status RemoteNode::send_results(const nlohmann::json& primary, bool interrupted) {
+  nlohmann::json rest = primary;
+  if (rest.is_object() && rest.contains("shards")) {
+    for (const auto& shard : rest["shards"]) TL_TRY(channel_.send({{"command", "shard"}, {"result", shard}}));
+    rest.erase("shards");
+  }
+  TL_TRY(channel_.send({{"command", "result"}, {"result", rest}, {"interrupted", interrupted}}));
+  return channel_.send_all();
+}
+
+/// The other side hangs up when its node has ended.
+std::string RemoteNode::reap(Duration timeout) {
+  if (!lost_.empty()) return "is out of reach: " + lost_;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout.ns);
+  while (std::chrono::steady_clock::now() < deadline) {
+    if (const Status sent = channel_.flush(); !sent) return {};
+    auto frame = channel_.receive();
+    if (!frame) {
+      return frame.error().code().value() == ECONNRESET
+                 ? ""
+                 : fmt::format("is out of reach: {}", frame.error().message());
+    }
+    pollfd entry{channel_.fd(), POLLIN, 0};
+    ::poll(&entry, 1, 20);
+  }
+  return "did not hang up in time";
+}
+
+}  // namespace tidelock::tools

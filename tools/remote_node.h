@@ -1,0 +1,50 @@
+/// The replica's machine, as the primary's sees it. It passes commands and results through the side channel,
+/// and the receipts: out of the queue that the primary process fills, never more than the verifier can take.
+/// Thread:   one owner
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dataset.h"
+#include "node_end.h"
+#include "receipts.h"
+#include "run_options.h"
+#include "side_channel.h"
+
+namespace tidelock::tools {
+
+class RemoteNode final : public NodeEnd {
+ public:
+  /// Reads the hello of whoever has connected, and tells it what to run, with the input.
+  /// `receipts_fd`: of ReceiptChannels::create().
+  /// Errors:   those of SideChannel; EBADMSG: it is no replica of this version
+  static Result<std::unique_ptr<RemoteNode>> meet(SideChannel channel, const NodeConfig& config,
+                                                  const Dataset& dataset, int receipts_fd);
+
+  [[nodiscard]] int fd() const override { return channel_.fd(); }
+  Status send(const nlohmann::json& message) override { return channel_.send(message); }
+  Result<std::optional<nlohmann::json>> receive() override;
+  std::string reap(Duration timeout) override;
+
+  /// Sends what receipts there are and fit. To be called all the time while the load runs.
+  Status pump();
+  /// The primary's own results, from which the other side makes its report.
+  Status send_results(const nlohmann::json& primary, bool interrupted);
+
+ private:
+  RemoteNode(SideChannel channel, ReceiptChannels receipts, std::uint32_t shards)
+      : channel_(std::move(channel)), receipts_(std::move(receipts)), sent_(shards), taken_(shards) {}
+  Result<std::optional<nlohmann::json>> next_message();
+  Status take_credit(const std::string& body);
+
+  SideChannel channel_;
+  ReceiptChannels receipts_;
+  std::vector<std::uint64_t> sent_;   ///< receipts, a shard
+  std::vector<std::uint64_t> taken_;  ///< of those, by the verifier
+  std::string lost_;                  ///< why nothing can be sent any more
+};
+
+}  // namespace tidelock::tools

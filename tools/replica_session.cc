@@ -1,0 +1,243 @@
+#include "replica_session.h"
+
+#include <cerrno>
+#include <csignal>
+#include <poll.h>
+#include <unistd.h>
+#include <utility>
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/signalfd.h>
+
+#include <tidelock/reactor/clock.h>
+#include <tidelock/reactor/cpu_set.h>
+
+#include "receipt_wire.h"
+
+namespace tidelock::tools {
+namespace {
+
+constexpr Duration kConnectTime = seconds(60);
+constexpr Duration kAnswerTime = seconds(30);
+/// How often the queue is looked at while there are receipts in it.
+constexpr timespec kBusyPause{0, 100'000};
+constexpr timespec kIdlePause{0, 100'000'000};
+
+Error unexpected() {
+  return Error::from_errno(EBADMSG,
+                           "the other machine sends what does not belong here: are both the same "
+                           "version of tidelock?");
+}
+
+Result<FileHandle> take_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  ::sigprocmask(SIG_BLOCK, &set, nullptr);
+  FileHandle signals(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals.valid()) return Error::from_errno(errno, "signalfd failed");
+  return signals;
+}
+
+Status write_all(int fd, const std::string& bytes) {
+  for (std::size_t at = 0; at < bytes.size();) {
+    const ssize_t count = ::write(fd, bytes.data() + at, bytes.size() - at);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return Error::from_errno(errno, "no memory for the input");
+    at += static_cast<std::size_t>(count);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ReplicaSession::Result> ReplicaSession::execute(const RunSession::ProgressHandler& progress,
+                                                       const RunSession::NoticeHandler& notice) {
+  on_progress_ = progress;
+  on_notice_ = notice;
+  TL_TRY(meet());
+  TL_TRY(take_dataset());
+  TL_TRY(signals_, take_signals());
+  TL_TRY(start());
+  while (!over_) {
+    const Status stepped = step();
+    if (stepped) continue;
+    if (!ready_) return stepped.error();
+    fail(stepped.error().message());
+    break;
+  }
+  const std::string end = node_->reap(closing_ ? seconds(20) : Duration{0});
+  if (closing_ && !end.empty()) fail("the replica process " + end);
+  if (!ready_ && outcome_.signal == 0) {
+    return Error(std::make_error_code(std::errc::no_child_process),
+                 outcome_.failures.empty() ? "the replica process ended before it was ready"
+                                           : outcome_.failures.front());
+  }
+  if (outcome_.primary.is_object()) outcome_.primary["shards"] = primary_shards_;
+  if (outcome_.replica.is_object()) outcome_.replica["shards"] = node_shards_;
+  return Result{side_.config.run, plan_, *std::move(dataset_), std::move(outcome_), interrupted_};
+}
+
+Status ReplicaSession::meet() {
+  TL_TRY(auto channel, SideChannel::connect(options_.side_channel, kConnectTime));
+  channel_.emplace(std::move(channel));
+  TL_TRY(channel_->send(side_hello()));
+  TL_TRY(const SideFrame first, channel_->receive(kAnswerTime));
+  if (first.kind != SideKind::json) return unexpected();
+  TL_TRY(const nlohmann::json answer, SideChannel::parse(first.body));
+  TL_TRY(side_, side_config_from(answer, options_));
+  TL_TRY(plan_, plan_node_cores(spread_over_cores(usable_cpus()), side_.config.run.shards, options_.pin,
+                                options_.overprovisioned));
+  side_.config.cpus = plan_.replica;
+  side_.config.overprovisioned = plan_.overprovisioned;
+  if (!plan_.notice.empty()) on_notice_(plan_.notice);
+  return engine_options(side_.config).validate();
+}
+
+Status ReplicaSession::take_dataset() {
+  FileHandle file(::memfd_create("tidelock-dataset", MFD_CLOEXEC));
+  if (!file.valid())
+    return Error::from_errno(errno, "memfd_create failed: is the limit of open files reached?");
+  for (std::uint64_t left = side_.dataset_bytes; left > 0;) {
+    TL_TRY(const SideFrame piece, channel_->receive(kAnswerTime));
+    if (piece.kind != SideKind::dataset || piece.body.empty() || piece.body.size() > left)
+      return unexpected();
+    TL_TRY(write_all(file.get(), piece.body));
+    left -= piece.body.size();
+  }
+  TL_TRY(auto dataset, Dataset::map(file.get()));
+  dataset_.emplace(std::move(dataset));
+  dataset_file_ = std::move(file);
+  return {};
+}
+
+Status ReplicaSession::start() {
+  const std::uint32_t shards = side_.config.run.shards;
+  got_.resize(shards);
+  taken_.resize(shards);
+  TL_TRY(const FileHandle receipts, ReceiptChannels::create(shards));
+  TL_TRY(auto channels, ReceiptChannels::map(receipts.get(), shards));
+  receipts_.emplace(std::move(channels));
+  TL_TRY(auto node, NodeProcess::start(side_.config, dataset_file_.get(), receipts.get()));
+  node_.emplace(std::move(node));
+  return {};
+}
+
+Status ReplicaSession::step() {
+  wait();
+  signalfd_siginfo info{};
+  if (::read(signals_.get(), &info, sizeof info) == sizeof info) {
+    outcome_.signal = static_cast<int>(info.ssi_signo);
+    over_ = true;
+    static_cast<void>(
+        channel_->send({{"event", "error"}, {"message", "interrupted at the replica's machine"}}));
+    return {};
+  }
+  TL_TRY(relay_from_node());
+  TL_TRY(relay_from_primary());
+  TL_TRY(give_credit());
+  return channel_->flush();
+}
+
+void ReplicaSession::wait() {
+  pollfd entries[3] = {
+      {signals_.get(), POLLIN, 0},
+      {node_->fd(), POLLIN, 0},
+      {channel_->fd(), static_cast<short>(channel_->unsent() > 0 ? POLLIN | POLLOUT : POLLIN), 0}};
+  ::ppoll(entries, 3, got_ == taken_ ? &kIdlePause : &kBusyPause, nullptr);
+}
+
+Status ReplicaSession::relay_from_primary() {
+  while (!over_) {
+    TL_TRY(auto frame, channel_->receive());
+    if (!frame) return {};
+    if (frame->kind == SideKind::receipts) {
+      TL_TRY(take_receipts(frame->body));
+    } else if (frame->kind == SideKind::json) {
+      TL_TRY(const nlohmann::json message, SideChannel::parse(frame->body));
+      TL_TRY(on_command(message));
+    } else {
+      return unexpected();
+    }
+  }
+  return {};
+}
+
+Status ReplicaSession::take_receipts(const std::string& body) {
+  TL_TRY(const ReceiptBatch batch, decode_receipts(body, side_.config.run.shards, SystemClock().now()));
+  auto& queue = receipts_->queue(batch.shard);
+  if (queue.push(batch.notes.data(), batch.notes.size()) != batch.notes.size()) {
+    return Error::from_errno(EBADMSG, "the other machine sends more receipts than were asked for");
+  }
+  got_[batch.shard.value] += batch.notes.size();
+  return {};
+}
+
+Status ReplicaSession::give_credit() {
+  std::vector<std::uint64_t> taken(got_.size());
+  for (std::uint16_t shard = 0; shard < taken.size(); ++shard)
+    taken[shard] = got_[shard] - (kReceiptQueueNotes - receipts_->queue({shard}).write_available());
+  if (taken == taken_) return {};
+  taken_ = std::move(taken);
+  return channel_->send(SideKind::credit, encode_credit(taken_));
+}
+
+Status ReplicaSession::on_command(const nlohmann::json& message) {
+  const std::uint32_t shards = side_.config.run.shards;
+  const auto command = message.find("command");
+  if (command == message.end() || !command->is_string()) return unexpected();
+  if (*command == "shard" && message.contains("result")) {
+    TL_TRY(check_shard_result(message["result"], shards));
+    if (!message["result"].contains("ack_ns") || primary_shards_.size() >= shards) return unexpected();
+    primary_shards_.push_back(message["result"]);
+    return {};
+  }
+  if (*command == "result" && message.contains("result") && message["result"].is_object()) {
+    outcome_.primary = message["result"];
+    interrupted_ = message.contains("interrupted") && message["interrupted"] == true;
+    return {};
+  }
+  if (*command == "finish") {
+    TL_TRY(check_finish(message, shards));
+    return node_->send(message);
+  }
+  if (*command != "close") return unexpected();
+  closing_ = over_ = true;
+  return node_->send({{"command", "close"}});
+}
+
+Status ReplicaSession::relay_from_node() {
+  for (;;) {
+    auto message = node_->receive();
+    if (!message) {
+      fail("the replica process " + node_->reap(seconds(5)));
+      over_ = true;
+      return {};
+    }
+    if (!message->has_value()) return {};
+    watch(**message);
+    TL_TRY(channel_->send(**message));
+  }
+}
+
+void ReplicaSession::watch(const nlohmann::json& message) {
+  const std::string event = message.value("event", "");
+  if (event == "ready") ready_ = true;
+  if (event == "notice") on_notice_("replica: " + message.at("text").get<std::string>());
+  if (event == "error") fail(message.at("message"));
+  if (event == "shard") node_shards_.push_back(message.at("result"));
+  if (event == "result") outcome_.replica = message;
+  if (event != "progress") return;
+  latest_.checked = message.at("checked");
+  latest_.stale = message.at("stale");
+  on_progress_(latest_);
+}
+
+void ReplicaSession::fail(std::string text) {
+  on_notice_(text);
+  outcome_.failures.push_back(std::move(text));
+}
+
+}  // namespace tidelock::tools

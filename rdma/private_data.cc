@@ -153,6 +153,9 @@ void encode_reject(const ConnectReject& reject, std::span<std::byte, kConnectRej
 
 Result<ConnectReject> decode_reject(Bytes from) {
   TL_TRY(check_frame(from, kConnectRejectBytes, kRejectMagic, 6, "reject"));
+  if (load<std::uint32_t>(from.data() + 24) != 0) {
+    return wrong("reject", "reserved bytes that are not zero");
+  }
   ConnectReject reject;
   reject.reason = static_cast<RejectReason>(load<std::uint16_t>(from.data() + 4));
   reject.ours = load<std::uint64_t>(from.data() + 8);
@@ -185,6 +188,10 @@ std::string describe(const ConnectReject& reject) {
       return "the peer takes no connection now; try again later";
     case RejectReason::limits:
       return "limits: the peer needs at least " + ours + " slots, this side offers " + theirs;
+    case RejectReason::node_in_use:
+      return "another node with number " + theirs +
+             " is connected: give each node a number of its own (Options::node); after a restart, the old "
+             "connection is noticed dead soon";
   }
   return "reason " + std::to_string(static_cast<unsigned>(reject.reason)) + ", the peer's value " + ours +
          ", ours " + theirs;

@@ -1,0 +1,316 @@
+// `tidelock run --role`: the two halves of a run as two commands, and what either does about a bad other
+// half.
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <signal.h>
+#include <string>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+#include <arpa/inet.h>
+#include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <tidelock/base/bytes.h>
+
+#include "program.h"
+
+using namespace std::chrono_literals;
+using tidelock::test::kTidelock;
+using tidelock::test::kTidelockPlanted;
+using tidelock::test::Program;
+using tidelock::test::ProgramResult;
+using tidelock::test::run_program;
+using tidelock::test::TemporaryFile;
+
+namespace {
+
+sockaddr_in loopback(std::uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+/// A TCP socket in the test's own hands; closed at the end.
+class Socket {
+ public:
+  Socket() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {}
+  explicit Socket(int fd) : fd_(fd) {}
+  ~Socket() { ::close(fd_); }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+  /// Listens at a port that was free.
+  std::uint16_t listen() {
+    sockaddr_in address = loopback(0);
+    socklen_t bytes = sizeof address;
+    REQUIRE(::bind(fd_, reinterpret_cast<sockaddr*>(&address), bytes) == 0);
+    REQUIRE(::listen(fd_, 4) == 0);
+    REQUIRE(::getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &bytes) == 0);
+    return ntohs(address.sin_port);
+  }
+  bool connect(std::uint16_t port) {
+    const sockaddr_in address = loopback(port);
+    const auto until = std::chrono::steady_clock::now() + 60s;
+    while (::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+      if (std::chrono::steady_clock::now() > until) return false;
+      std::this_thread::sleep_for(10ms);
+      ::close(fd_);
+      fd_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    }
+    return true;
+  }
+  void send(const std::string& bytes) const {
+    static_cast<void>(::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL));
+  }
+  [[nodiscard]] int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+std::string free_address() {
+  Socket socket;
+  return "127.0.0.1:" + std::to_string(socket.listen());
+}
+
+std::uint16_t port_of(const std::string& address) {
+  return static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
+}
+
+std::string frame(std::uint8_t kind, const std::string& body) {
+  const auto length = static_cast<std::uint32_t>(body.size());
+  std::string bytes = "TLSC";
+  bytes += static_cast<char>(kind);
+  bytes.append(3, '\0');
+  for (unsigned shift = 0; shift < 32; shift += 8) bytes += static_cast<char>(length >> shift & 0xff);
+  return bytes + body;
+}
+
+const std::string kHello = frame(1, R"({"tidelock":"side channel","version":1})");
+
+std::vector<std::string> primary_flags(const std::string& address, const std::string& seconds = "0.5",
+                                       const std::vector<std::string>& more = {}) {
+  std::vector<std::string> flags{"run",      "--json", "--role",     "primary", "--side-channel",   address,
+                                 "--shards", "1",      "--duration", seconds,   "--overprovisioned"};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
+std::vector<std::string> replica_flags(const std::string& address) {
+  return {"run", "--json", "--role", "replica", "--side-channel", address, "--overprovisioned"};
+}
+
+void check_both_proved(const ProgramResult& primary, const ProgramResult& replica) {
+  for (const ProgramResult* result : {&primary, &replica}) {
+    INFO(result->err);
+    INFO(result->out);
+    CHECK(result->exit_status == 0);
+    const auto report = result->json();
+    REQUIRE(report.is_object());
+    CHECK(report["passed"] == true);
+    CHECK(report["stale"] == 0);
+    CHECK(report["digests_equal"] == true);
+    CHECK(report["checked"] > 0);
+    CHECK(report["checked"] == report["acknowledged"]);
+    CHECK(report["two_machines"] == true);
+    CHECK(report["link"] == "shm");
+  }
+  for (const char* same : {"checked", "acknowledged", "writes", "keys"})
+    CHECK_MESSAGE(primary.json()[same] == replica.json()[same], same);
+  CHECK(primary.json()["shards"][0]["digest"] == replica.json()["shards"][0]["replica_digest"]);
+}
+
+}  // namespace
+
+TEST_CASE("two commands prove what one does, whichever starts first") {
+  for (const bool primary_first : {true, false}) {
+    CAPTURE(primary_first);
+    const std::string address = free_address();
+    Program first(kTidelock, primary_first ? primary_flags(address) : replica_flags(address));
+    if (primary_first) REQUIRE(first.wait_for_error_text("waiting for the replica", 60s));
+    Program second(kTidelock, primary_first ? replica_flags(address) : primary_flags(address));
+    const auto one = first.finish(120s);
+    const auto other = second.finish(120s);
+    check_both_proved(primary_first ? one : other, primary_first ? other : one);
+  }
+}
+
+TEST_CASE("two commands: two shards, each ack level, an end by --checks") {
+  for (const char* ack : {"local", "received", "applied"}) {
+    CAPTURE(ack);
+    const std::string address = free_address();
+    Program primary(kTidelock,
+                    {"run", "--json", "--role", "primary", "--side-channel", address, "--shards", "2",
+                     "--duration", "60", "--checks", "5000", "--ack", ack, "--overprovisioned"});
+    Program replica(kTidelock, replica_flags(address));
+    check_both_proved(primary.finish(120s), replica.finish(120s));
+  }
+}
+
+TEST_CASE("two commands: a replica that acknowledges before it applies is found out, at both") {
+  const std::string address = free_address();
+  Program primary(kTidelock, primary_flags(address, "2", {"--read-ratio", "0"}));
+  Program replica(kTidelockPlanted, replica_flags(address));
+  for (Program* program : {&primary, &replica}) {
+    const auto result = program->finish(120s);
+    INFO(result.err);
+    CHECK(result.exit_status == 1);
+    REQUIRE(result.json().is_object());
+    CHECK(result.json()["stale"] > 0);
+  }
+}
+
+TEST_CASE("two commands: the end of either is told by the other") {
+  for (const bool primary_dies : {true, false}) {
+    CAPTURE(primary_dies);
+    const std::string address = free_address();
+    Program::Setup terminal;
+    terminal.terminal = true;
+    Program primary(kTidelock, primary_flags(address, "600", {"--timeout", "1"}), terminal);
+    Program replica(kTidelock, replica_flags(address));
+    REQUIRE(primary.wait_for_ops(1, 60s) > 0);
+    (primary_dies ? primary : replica).signal(SIGKILL);
+    if (!primary_dies) primary.signal(SIGINT);  // it would go on alone for its ten minutes
+    const auto result = (primary_dies ? replica : primary).finish(120s);
+    INFO(result.err);
+    CHECK(result.exit_status == (primary_dies ? 1 : 130));
+    CHECK(result.err.find("the other machine") != std::string::npos);
+    REQUIRE(result.json().is_object());
+    CHECK(result.json()["passed"] == false);
+  }
+}
+
+TEST_CASE("two commands: Ctrl-C at the primary gives both the partial result") {
+  const std::string address = free_address();
+  Program::Setup terminal;
+  terminal.terminal = true;
+  Program primary(kTidelock, primary_flags(address, "600"), terminal);
+  Program replica(kTidelock, replica_flags(address));
+  REQUIRE(primary.wait_for_ops(1, 60s) > 0);
+  primary.signal(SIGINT);
+  for (Program* program : {&primary, &replica}) {
+    const auto result = program->finish(120s);
+    INFO(result.err);
+    CHECK(result.exit_status == 130);
+    REQUIRE(result.json().is_object());
+    CHECK(result.json()["interrupted"] == true);
+    CHECK(result.json()["stale"] == 0);
+  }
+}
+
+TEST_CASE("a primary lets those go that are no replica, and serves the one that comes then") {
+  const std::string address = free_address();
+  Program primary(kTidelock, primary_flags(address));
+  for (const std::string& nonsense :
+       {std::string("GET / HTTP/1.1\r\n\r\n"), frame(9, "x"), frame(2, "too early"), frame(1, "[]"),
+        frame(1, R"({"tidelock":"side channel","version":99})"),
+        std::string("TLSC\1\0\0\0\xff\xff\xff\xff", 12), frame(1, std::string(1000, '[')), std::string()}) {
+    Socket visitor;
+    REQUIRE(visitor.connect(port_of(address)));
+    visitor.send(nonsense);
+    if (nonsense.empty()) continue;
+    std::array<char, 64> bytes;
+    while (::recv(visitor.get(), bytes.data(), bytes.size(), 0) > 0) {  // until it hangs up
+    }
+  }
+  Program replica(kTidelock, replica_flags(address));
+  const auto result = primary.finish(120s);
+  check_both_proved(result, replica.finish(120s));
+  CHECK(result.err.find("is no replica") != std::string::npos);
+}
+
+TEST_CASE("a primary gives up on a replica that turns hostile, in one line") {
+  const std::vector<std::string> tricks{
+      frame(4, std::string(8, '\xff')),  // credit for receipts that were never sent
+      frame(4, "short"),                 // credit of a wrong length
+      frame(3, "receipts go the other way"),
+      frame(1, R"({"event":"shard","result":{"shard":7}})"),  // no such shard
+      frame(1, R"({"event":"ready","notices":[1]})"),
+      frame(1, R"({"event":5})"),
+      frame(1, "\xff\xfe"),
+      "no frame at all"};
+  const TemporaryFile input("key\tvalue\n");  // it is sent to the trickster, who does not read
+  for (const std::string& trick : tricks) {
+    CAPTURE(trick);
+    const std::string address = free_address();
+    Program primary(kTidelock, primary_flags(address, "0.5", {"--input", input.path()}));
+    Socket visitor;
+    REQUIRE(visitor.connect(port_of(address)));
+    visitor.send(kHello + trick);
+    const auto result = primary.finish(60s);
+    INFO(result.err);
+    CHECK(result.exit_status == 2);
+    CHECK(result.err.find("is out of reach: ") != std::string::npos);
+    CHECK(result.out.empty());
+  }
+}
+
+TEST_CASE("a replica gives up on a primary that makes no sense, in one line") {
+  const std::string config =
+      R"({"tidelock":"side channel","version":1,"dataset_bytes":10,"run":{"role":2,"cpus":[],"overprovisioned":true,)"
+      R"("shards":SHARDS,"ack":2,"duration_s":1.0,"value_bytes":10,"read_ratio":0.5,"keys":0,"seed":1,"in_flight":4,)"
+      R"("wake":0,"log_bytes":1048576,"ring_bytes":262144,"timeout_s":TIMEOUT,"link":0,"socket":"SOCKET",)"
+      R"("device":"","primary_address":"","replica_address":"","port":7471}})";
+  const auto with = [&](const std::string& shards, const std::string& timeout, const std::string& socket) {
+    std::string text = config;
+    for (const auto& [name, value] : {std::pair("SHARDS", shards), {"TIMEOUT", timeout}, {"SOCKET", socket}})
+      text.replace(text.find(name), std::string(name).size(), value);
+    return frame(1, text);
+  };
+  const std::string good = with("1", "5.0", "@tidelock-nobody-listens-here");
+  const std::vector<std::string> tricks{
+      "HTTP/1.1 400 Bad Request\r\n\r\n",
+      frame(1, "{}"),
+      frame(1, R"({"tidelock":"side channel","version":1,"dataset_bytes":1})"),
+      frame(1, R"({"tidelock":"side channel","version":1,"dataset_bytes":-1})"),
+      with("0", "5.0", "@x"),
+      with("257", "5.0", "@x"),
+      with("\"1\"", "5.0", "@x"),
+      with("1", "1e300", "@x"),
+      with("1", "5.0", std::string(200, 'x')),
+      good + frame(2, "more than it said"),
+      good + frame(2, ""),
+      good + frame(2, "\xff\xff\xff\xff\xff\xff\xff\xff\x01\x02"),
+      good + frame(1, "{}")};
+  for (const std::string& trick : tricks) {
+    CAPTURE(trick);
+    Socket listener;
+    const std::string address = "127.0.0.1:" + std::to_string(listener.listen());
+    Program replica(kTidelock, replica_flags(address));
+    const Socket visitor(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    visitor.send(trick);
+    const auto result = replica.finish(60s);
+    INFO(result.err);
+    CHECK(result.exit_status == 2);
+    CHECK(result.out.empty());
+    CHECK(result.err.starts_with("tidelock run: "));
+  }
+}
+
+TEST_CASE("flags of a run on two machines, and of its link, that do not go together") {
+  const auto refused = [](std::vector<std::string> flags, const char* text) {
+    flags.insert(flags.begin(), "run");
+    const auto result = run_program(kTidelock, flags);
+    CAPTURE(result.err);
+    CHECK(result.exit_status == 2);
+    CHECK(result.out.empty());
+    CHECK(result.err.find(text) != std::string::npos);
+  };
+  refused({"--role", "primary"}, "--side-channel");
+  refused({"--side-channel", "127.0.0.1:7472"}, "--role");
+  refused({"--role", "both", "--side-channel", "127.0.0.1:7472"}, "--role");
+  refused({"--role", "replica", "--side-channel", "127.0.0.1:7472", "--shards", "1"}, "--shards");
+  refused({"--role", "primary", "--side-channel", "nonsense"}, "such as 10.0.0.1:7472");
+  refused({"--role", "replica", "--side-channel", "127.0.0.1:0"}, "such as 10.0.0.1:7472");
+  refused({"--link", "verbs"}, "--primary-address");
+  refused({"--link", "verbs", "--primary-address", "nonsense"}, "10.0.0.1:7471");
+  refused({"--link", "verbs", "--primary-address", "10.0.0.1", "--socket", "@x"}, "--socket");
+  refused({"--link", "verbs", "--primary-address", "10.0.0.1", "--port", "0"}, "--port");
+  refused({"--device", "mlx5_0"}, "--link verbs");
+  refused({"--link", "smoke"}, "--link");
+}

@@ -16,7 +16,7 @@ namespace tidelock {
 namespace {
 
 constexpr Duration kJobTimeout = seconds(5);
-constexpr Duration kAttempt = seconds(1);  ///< one connection attempt, and so about the longest stop()
+constexpr Duration kAttempt = seconds(3);  ///< one connection attempt, and so about the longest stop()
 constexpr Duration kBackOffLeast = milliseconds(50);
 constexpr Duration kBackOffMost = seconds(2);
 

@@ -69,9 +69,10 @@ Error refused(Bytes greeting) {
 Error attempt_error(const RdmaConnection& connection, Bytes greeting) {
   if (connection.error() == RdmaErrc::refused) return refused(greeting);
   if (connection.rejected()) {
-    // A newer attempt of ours, or a slot that is still in use: both pass.
+    // A newer attempt of ours, or something that is still in use: these pass.
     const RejectReason reason = connection.rejected()->reason;
-    const bool passing = reason == RejectReason::busy || reason == RejectReason::generation;
+    const bool passing = reason == RejectReason::busy || reason == RejectReason::generation ||
+                         reason == RejectReason::node_in_use;
     return Error(passing ? ReplicationErrc::peer_busy : ReplicationErrc::refused,
                  connection.error().message());
   }
@@ -159,12 +160,23 @@ class Guests {
   }
   Result<std::shared_ptr<Guest>> next(Duration timeout) {
     std::unique_lock lock(mutex_);
-    changed_.wait_until(lock, after(timeout), [this] { return shut_ || !waiting_.empty(); });
+    changed_.wait_until(lock, after(timeout), [this] { return shut_ || failed_ || !waiting_.empty(); });
     if (shut_) return ReactorErrc::closed;
+    if (failed_) {
+      const Error failed = *failed_;
+      failed_.reset();
+      return failed;
+    }
     if (waiting_.empty()) return ReactorErrc::deadline_exceeded;
     auto guest = std::move(waiting_.front());
     waiting_.pop_front();
     return guest;
+  }
+  /// The next next() fails with it.
+  void fail(const Error& error) {
+    const std::lock_guard lock(mutex_);
+    failed_ = error;
+    changed_.notify_all();
   }
   void shut() {
     const std::lock_guard lock(mutex_);
@@ -178,6 +190,7 @@ class Guests {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Guest>> waiting_;
+  std::optional<Error> failed_;
   bool shut_ = false;
 };
 
@@ -301,14 +314,14 @@ class VerbsTransport final : public Transport {
 
  private:
   Status open_core(std::size_t shard, const RdmaPlace& place);
-  bool rest(std::size_t shard);
+  bool rest(std::size_t shard, std::chrono::steady_clock::time_point until);
 
   const Options& options_;
   ReactorGroup& group_;
   const std::vector<std::unique_ptr<Shard>>& shards_;
   const std::uint64_t incarnation_ = entropy64();
   std::vector<std::atomic<std::uint32_t>> generations_;
-  ControlThread calls_;
+  std::vector<std::shared_ptr<ControlThread>> calls_;
   Cores cores_;
 };
 
@@ -324,7 +337,11 @@ Status VerbsTransport::open() {
 }
 
 Status VerbsTransport::open_core(std::size_t shard, const RdmaPlace& place) {
-  TL_TRY(auto core, RdmaCore::create(place, {}, calls_));
+  RdmaOptions rdma;
+  rdma.completion_vector = static_cast<std::uint32_t>(shard);
+  // A thread a core: a verb that is slow on one shard's account delays no other's.
+  calls_.push_back(std::make_shared<ControlThread>());
+  TL_TRY(auto core, RdmaCore::create(place, rdma, calls_.back()));
   const Bytes log = shards_[shard]->log_memory();
   // The device only reads it; registering takes any memory.
   if (!log.empty()) TL_TRY(core->register_memory({const_cast<std::byte*>(log.data()), log.size()}));
@@ -336,8 +353,7 @@ Status VerbsTransport::open_core(std::size_t shard, const RdmaPlace& place) {
 }
 
 /// Ends a core's connections and takes it off its reactor.
-bool VerbsTransport::rest(std::size_t shard) {
-  const auto until = after(kRestTimeout);
+bool VerbsTransport::rest(std::size_t shard, std::chrono::steady_clock::time_point until) {
   const CoreId id{static_cast<std::uint16_t>(shard)};
   const auto leave = [core = cores_[shard].get()](Reactor&) -> Status {
     core->close_all("shutting down");
@@ -348,17 +364,17 @@ bool VerbsTransport::rest(std::size_t shard) {
   for (;;) {
     const Status left = run_job(group_, id, leave, kJobTimeout);
     if (left) return true;
-    if (left.error() == ReactorErrc::closed || std::chrono::steady_clock::now() >= until) return false;
+    if (std::chrono::steady_clock::now() >= until) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
 VerbsTransport::~VerbsTransport() {
+  const auto until = after(kRestTimeout);
   for (std::size_t i = 0; i < cores_.size(); ++i) {
-    // A device that does not let go: better leaked than destroyed under it.
-    if (!rest(i)) static_cast<void>(cores_[i].release());
+    // A device that does not let go: better leaked than destroyed under it. The core keeps its thread.
+    if (!rest(i, until)) static_cast<void>(cores_[i].release());
   }
-  calls_.stop();
 }
 
 Result<std::unique_ptr<PeerListener>> VerbsTransport::listen(const std::string& address,
@@ -379,8 +395,8 @@ Result<std::unique_ptr<PeerListener>> VerbsTransport::listen(const std::string& 
                               [this, guests](ShardId shard) {
                                 return callbacks_for(guests, *cores_[shard.value], {shard.value});
                               }));
-  const auto open_door = [door = peers->listener.get()](Reactor&) -> Status {
-    door->start();
+  const auto open_door = [door = peers->listener.get(), guests](Reactor&) -> Status {
+    door->start([guests](const Error& error) { guests->fail(error); });
     return {};
   };
   TL_TRY(run_job(group_, {0}, open_door, kJobTimeout));

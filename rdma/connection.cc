@@ -30,8 +30,6 @@ std::string RdmaConnection::describe() const {
 
 std::uintptr_t RdmaConnection::tag() const { return std::uintptr_t{slot_} << 32 | slot_generation_; }
 
-std::uint32_t RdmaConnection::queue_pair_number() const { return pair_ ? pair_->number() : 0; }
-
 /// `deadline` 0: none.
 void RdmaConnection::set(ConnectionState state, const std::string& why, Duration deadline) {
   state_ = state;

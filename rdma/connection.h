@@ -60,7 +60,6 @@ struct CmEvent {
   int kind = 0;  ///< rdma_cm_event_type
   int status = 0;
   rdma_cm_id* id = nullptr;
-  std::uint32_t queue_pair = 0;
   std::uint8_t bytes = 0;
   std::array<std::byte, 255> private_data{};
 };
@@ -128,7 +127,6 @@ class RdmaConnection {
   std::optional<std::span<const std::byte, kControlFrameSize>> receive_control();
   [[nodiscard]] bool batch_waiting() const;
   [[nodiscard]] bool control_waiting() const;
-  [[nodiscard]] bool owes_flush() const;
   /// The peer returned credits since this was last asked.
   bool take_room() { return std::exchange(room_came_, false); }
   [[nodiscard]] bool room_came() const { return room_came_; }
@@ -138,7 +136,6 @@ class RdmaConnection {
   void on_cm(const CmEvent& event);
   void on_completion(const ibv_wc& completion);
   void fail(const Error& error);
-  [[nodiscard]] std::uint32_t queue_pair_number() const;
   [[nodiscard]] bool abandoned() const { return abandoned_; }
   [[nodiscard]] bool serves(const ConnectRequest& request) const {
     return !active_ && !ended() && request_.node == request.node && request_.shard == request.shard;
@@ -159,7 +156,6 @@ class RdmaConnection {
 
   Status make_id(const ActiveTerms& terms);
   Status make_queue_pair();
-  Status move_to_init();
   Status move_to_rts();
   void on_address();
   void on_route();

@@ -18,8 +18,9 @@
 namespace tidelock {
 namespace {
 
-constexpr int kResolveTimeoutMs =
-    1500;  // below the deadline of `resolving`, so that rdma_cm's reason comes first
+/// Of address and route each; both together stay below the deadline of `resolving`, so that rdma_cm's reason
+/// comes first.
+constexpr int kResolveTimeoutMs = 900;
 constexpr std::size_t kDeferredMax = 16;
 
 /// rdma_init_qp_attr fills bits 21 to 24 of the mask, which are the kernel's own (RoCE) and which
@@ -149,8 +150,9 @@ void RdmaConnection::on_reject(const CmEvent& event) {
     rejected_ = *reject;
     return fail(Error(RdmaErrc::rejected, describe() + ": " + tidelock::describe(*reject)));
   }
-  // Without our data it is rdma_cm's own: nobody listens there, or the peer's process ended.
-  fail(Error(RdmaErrc::unreachable, "nobody takes connections at " + terms_.address + ":" +
+  // Without our data it is rdma_cm's own: nobody listens there (8), or it still knows an older connection
+  // (10).
+  fail(Error(RdmaErrc::unreachable, "nobody takes this connection at " + terms_.address + ":" +
                                         std::to_string(terms_.port) + " (rdma_cm status " +
                                         std::to_string(event.status) + ")"));
 }
@@ -288,11 +290,14 @@ void RdmaConnection::on_cm(const CmEvent& event) {
       if (active_ && state_ == ConnectionState::connecting && generation_ == Generation{}) on_reply(event);
       return;
     case RDMA_CM_EVENT_REJECTED:
+      if (state_ != ConnectionState::connecting) return;
       return active_ ? on_reject(event) : failed("the peer gave up");
     case RDMA_CM_EVENT_ADDR_ERROR:
     case RDMA_CM_EVENT_ROUTE_ERROR:
     case RDMA_CM_EVENT_CONNECT_ERROR:
     case RDMA_CM_EVENT_UNREACHABLE:
+      // Once the queue pair serves, HELLO decides: rdma_cm also says so when only its last message was lost.
+      if (state_ != ConnectionState::resolving && state_ != ConnectionState::connecting) return;
       return failed("no connection");
     case RDMA_CM_EVENT_DISCONNECTED:
       return on_disconnect();

@@ -1,6 +1,7 @@
 // What the queue pair says, and the calls of a ready connection. Each is gated by our own state, never by
 // what verbs would answer: what a post before RTS does depends on the provider and its version.
 #include <cstring>
+#include <utility>
 
 #include <tidelock/base/check.h>
 #include <tidelock/rdma/connection.h>
@@ -71,8 +72,8 @@ void RdmaConnection::on_greeting(const MessageHeader& header, Bytes payload) {
   }
   if (active_) {
     set(ConnectionState::ready, "hello answered", Duration{0});
-    callbacks_.ended = nullptr;
-    if (callbacks_.greeted) callbacks_.greeted(*this, payload);
+    const auto callbacks = std::exchange(callbacks_, {});
+    if (callbacks.greeted) callbacks.greeted(*this, payload);
     return;
   }
   const auto offer = decode_offer(payload, reply_.ring_bytes);
@@ -86,6 +87,7 @@ void RdmaConnection::on_greeting(const MessageHeader& header, Bytes payload) {
 /// HELLO may come before our own accept has returned, as ESTABLISHED may come after it or never.
 void RdmaConnection::deliver_greeting() {
   if (state_ != ConnectionState::local_ready || !greeting_ || !callbacks_.greeted) return;
+  core_.retire_before(*this);
   const auto greeted = std::exchange(callbacks_.greeted, nullptr);
   greeted(*this, *greeting_);
 }
@@ -123,7 +125,6 @@ std::optional<std::span<const std::byte, kControlFrameSize>> RdmaConnection::rec
 
 bool RdmaConnection::batch_waiting() const { return pair_ && pair_->batch_waiting(); }
 bool RdmaConnection::control_waiting() const { return pair_ && pair_->control_waiting(); }
-bool RdmaConnection::owes_flush() const { return ready() && pair_->owes_flush(); }
 
 RdmaConnection::Traffic RdmaConnection::traffic() const {
   if (!pair_) return {};

@@ -2,11 +2,11 @@
 /// Thread:   run() from any; the work runs elsewhere, one piece after the other
 #pragma once
 
-#include <condition_variable>
-#include <deque>
 #include <functional>
-#include <mutex>
+#include <memory>
 #include <thread>
+
+#include <tidelock/base/time.h>
 
 namespace tidelock {
 
@@ -17,25 +17,24 @@ class BlockingCalls {
   virtual void run(std::function<void()> work) = 0;
 };
 
-/// A thread for them. Lifetime: outlives the cores that use it; stop() runs what was given before.
+/// A thread for them.
 class ControlThread final : public BlockingCalls {
  public:
   ControlThread();
+  /// Gives a call that does not return ten seconds, then leaves thread and call behind.
   ~ControlThread() override;
   ControlThread(const ControlThread&) = delete;
   ControlThread& operator=(const ControlThread&) = delete;
 
   void run(std::function<void()> work) override;
-  /// Idempotent. What is given afterwards is dropped.
-  void stop();
+  /// Runs what was given before; what is given afterwards is dropped. Idempotent. False: a call does not
+  /// return.
+  bool stop(Duration timeout);
 
  private:
-  void loop();
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> work_;
-  bool stopping_ = false;
-  std::thread thread_;  // last: it uses all of the above
+  struct State;
+  std::shared_ptr<State> state_;  ///< the thread's, too
+  std::thread thread_;
 };
 
 }  // namespace tidelock

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include <arpa/inet.h>
 #include <sys/eventfd.h>
 
 #include <tidelock/base/check.h>
@@ -14,6 +15,7 @@
 #include <tidelock/rdma/errc.h>
 
 #include "core_verbs.h"
+#include "gid.h"
 
 namespace tidelock {
 namespace {
@@ -47,17 +49,17 @@ Status RdmaOptions::validate() const {
 
 // ---- set-up ---------------------------------------------------------------------------------------------
 
-RdmaCore::RdmaCore(const RdmaPlace& place, const RdmaOptions& options, BlockingCalls& calls)
+RdmaCore::RdmaCore(const RdmaPlace& place, const RdmaOptions& options, std::shared_ptr<BlockingCalls> calls)
     : place_(place),
       options_(options),
-      calls_(calls),
+      calls_(std::move(calls)),
       verbs_(std::make_unique<Verbs>()),
       slots_(options.connections_max) {}
 
 Result<std::unique_ptr<RdmaCore>> RdmaCore::create(const RdmaPlace& place, const RdmaOptions& options,
-                                                   BlockingCalls& calls) {
+                                                   std::shared_ptr<BlockingCalls> calls) {
   TL_TRY(options.validate());
-  std::unique_ptr<RdmaCore> core(new RdmaCore(place, options, calls));
+  std::unique_ptr<RdmaCore> core(new RdmaCore(place, options, std::move(calls)));
   TL_TRY(core->open());
   return core;
 }
@@ -113,8 +115,9 @@ Status RdmaCore::open() {
   verbs.completion_channel.reset(::ibv_create_comp_channel(verbs.context.get()));
   if (!verbs.completion_channel) return verbs_error(errno, "cannot make a completion channel");
   TL_TRY(make_nonblocking(verbs.completion_channel->fd));
-  verbs.cq.reset(::ibv_create_cq(verbs.context.get(), static_cast<int>(entries), nullptr,
-                                 verbs.completion_channel.get(), 0));
+  verbs.cq.reset(::ibv_create_cq(
+      verbs.context.get(), static_cast<int>(entries), nullptr, verbs.completion_channel.get(),
+      static_cast<int>(options_.completion_vector) % std::max(1, verbs.context->num_comp_vectors)));
   if (!verbs.cq) return verbs_error(errno, "cannot make a completion queue");
   TL_TRY(verbs.arena, PageMemory::map(shape.arena_bytes() * options_.connections_max));
   TL_TRY(verbs.arena_mr,
@@ -125,6 +128,7 @@ Status RdmaCore::open() {
                              "cannot talk to rdma_cm: `modprobe rdma_ucm`, and see /dev/infiniband/rdma_cm");
   }
   TL_TRY(make_nonblocking(verbs.cm_channel->fd));
+  TL_TRY(keep_device_open());
   post_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (post_fd_ < 0) return Error::from_errno(errno, "cannot make an eventfd");
   return {};
@@ -162,6 +166,7 @@ rdma_event_channel* RdmaCore::channel() const { return verbs_->cm_channel.get();
 Status RdmaCore::start(Reactor& reactor) {
   TL_ASSERT(reactor_ == nullptr, "a core is started once");
   reactor_ = &reactor;
+  reactor.add_source(*this);
   TL_TRY(post_watch_.start(
       reactor, post_fd_, POLLIN,
       [](void* core, std::uint32_t) {
@@ -179,7 +184,24 @@ Status RdmaCore::start(Reactor& reactor) {
   TL_TRY(async_watch_.start(
       reactor, verbs_->context->async_fd, POLLIN,
       [](void* core, std::uint32_t) { static_cast<RdmaCore*>(core)->drain_async(); }, this));
-  reactor.add_source(*this);
+  return {};
+}
+
+/// librdmacm opens a device when the first id needs it and lets it go with the last, both inside the reading
+/// of events, where it blocks. An id that is bound for as long as the core lives keeps that off the reactor.
+Status RdmaCore::keep_device_open() {
+  Verbs& verbs = *verbs_;
+  rdma_cm_id* id = nullptr;
+  if (::rdma_create_id(verbs.cm_channel.get(), &id, nullptr, RDMA_PS_TCP) != 0) {
+    return Error::from_errno(errno, "rdma_create_id");
+  }
+  verbs.keeper.reset(id);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  if (::inet_pton(AF_INET, place_.address.c_str(), &at.sin_addr) != 1 ||
+      ::rdma_bind_addr(id, reinterpret_cast<sockaddr*>(&at)) != 0) {
+    return Error::from_errno(errno, "rdma_cm cannot use address " + place_.address + " of " + place_.device);
+  }
   return {};
 }
 
@@ -233,10 +255,13 @@ Result<RdmaConnection*> RdmaCore::connect(const ActiveTerms& terms, ConnectionCa
 
 void RdmaCore::accept(rdma_cm_id* id, const ConnectRequest& request, const ConnectReply& reply,
                       ConnectionCallbacks callbacks) {
-  // The peer is back before we noticed that it went: the old connection would be in its way for good.
+  // Another process by the same number, while the one that we know still answers: either two nodes were given
+  // one number, or the peer was restarted and its old queue pair will be noticed dead soon. Both may ask
+  // again.
   for (const Slot& slot : slots_) {
-    if (slot.connection && slot.connection->serves(request)) {
-      slot.connection->close("a newer connection of the same node and shard came");
+    if (slot.connection && slot.connection->serves(request) && slot.connection->ready() &&
+        slot.connection->request().incarnation != request.incarnation) {
+      return reject(id, {RejectReason::node_in_use, request.node, request.node});
     }
   }
   const auto made = make_connection();
@@ -245,13 +270,21 @@ void RdmaCore::accept(rdma_cm_id* id, const ConnectRequest& request, const Conne
 }
 
 void RdmaCore::reject(rdma_cm_id* id, const ConnectReject& reason) {
-  calls_.run([id, reason] {
+  calls_->run([id, reason] {
     std::array<std::byte, kConnectRejectBytes> bytes{};
     encode_reject(reason, bytes);
     // If it cannot be sent the peer learns by its own deadline.
     static_cast<void>(::rdma_reject(id, bytes.data(), static_cast<std::uint8_t>(bytes.size())));
     RdmaHandle<rdma_cm_id>{id}.reset();
   });
+}
+
+void RdmaCore::retire_before(const RdmaConnection& newer) {
+  for (const Slot& slot : slots_) {
+    if (slot.connection && slot.connection.get() != &newer && slot.connection->serves(newer.request())) {
+      slot.connection->close("a newer connection of the same node and shard came");
+    }
+  }
 }
 
 RdmaConnection* RdmaCore::find(std::uint16_t slot, std::uint32_t generation) const {
@@ -288,9 +321,13 @@ void RdmaCore::post(std::function<void()> work) {
 }
 
 void RdmaCore::offload(std::function<void()> work, std::function<void()> answer) {
-  calls_.run([this, work = std::move(work), answer = std::move(answer)] {
+  ++offloaded_;
+  calls_->run([this, work = std::move(work), answer = std::move(answer)] {
     work();
-    post(answer);
+    post([this, answer] {
+      --offloaded_;
+      answer();
+    });
   });
 }
 
@@ -311,6 +348,7 @@ void RdmaCore::drain_cm() {
   for (int i = 0; i < kEventsAtOnce; ++i) {
     rdma_cm_event* event = nullptr;
     if (::rdma_get_cm_event(verbs_->cm_channel.get(), &event) != 0) return;
+    if (i + 1 == kEventsAtOnce) post([this] { drain_cm(); });  // the descriptor will not tell again
     counters_.cm_events.fetch_add(1, std::memory_order_relaxed);
     CmEvent copy;
     copy.kind = event->event;
@@ -322,7 +360,6 @@ void RdmaCore::drain_cm() {
       case RDMA_CM_EVENT_CONNECT_RESPONSE:
       case RDMA_CM_EVENT_REJECTED:
       case RDMA_CM_EVENT_ESTABLISHED:
-        copy.queue_pair = event->param.conn.qp_num;
         if (event->param.conn.private_data != nullptr) {
           copy.bytes = event->param.conn.private_data_len;
           std::memcpy(copy.private_data.data(), event->param.conn.private_data, copy.bytes);
@@ -338,6 +375,8 @@ void RdmaCore::drain_cm() {
       connection->on_cm(copy);
     } else if (foreign_) {
       foreign_(copy);
+    } else if (copy.kind == RDMA_CM_EVENT_CONNECT_REQUEST) {
+      reject(copy.id, {RejectReason::busy, 0, 0});  // the listener is not yet, or no longer, at its door
     }
   }
 }
@@ -346,6 +385,7 @@ void RdmaCore::drain_async() {
   for (int i = 0; i < kEventsAtOnce; ++i) {
     ibv_async_event event{};
     if (::ibv_get_async_event(verbs_->context.get(), &event) != 0) return;
+    if (i + 1 == kEventsAtOnce) post([this] { drain_async(); });
     counters_.async_events.fetch_add(1, std::memory_order_relaxed);
     const std::string name = ::ibv_event_type_str(event.event_type);
     RdmaConnection* connection = nullptr;
@@ -359,9 +399,11 @@ void RdmaCore::drain_async() {
         break;
       case IBV_EVENT_CQ_ERR:
       case IBV_EVENT_DEVICE_FATAL:
+        all = true;
+        break;
       case IBV_EVENT_PORT_ERR:
       case IBV_EVENT_LID_CHANGE:
-        all = true;
+        all = event.element.port_num == place_.port;
         break;
       default:
         break;
@@ -375,20 +417,17 @@ void RdmaCore::drain_async() {
   }
 }
 
-/// The table changed: only if our own place in it holds another address do the connections end.
+/// The table changed: only if our address is no longer in it do the connections end. If it cannot be read,
+/// they are left to their own errors.
 void RdmaCore::check_gid() {
-  const auto found = std::make_shared<bool>(false);
-  offload(
-      [found, place = place_] {
-        const auto now = choose_rdma_place({place.device, place.address});
-        *found = now && now->gid_index == place.gid_index;
-      },
-      [this, found] {
-        if (!*found) {
-          fail_all(Error(RdmaErrc::device_failed, place_.device + " no longer has address " + place_.address +
-                                                      " at GID " + std::to_string(place_.gid_index)));
-        }
-      });
+  const auto gone = std::make_shared<bool>(false);
+  offload([gone, context = verbs_->context.get(), place = place_] { *gone = !has_address(context, place); },
+          [this, gone] {
+            if (*gone) {
+              fail_all(
+                  Error(RdmaErrc::device_failed, place_.device + " no longer has address " + place_.address));
+            }
+          });
 }
 
 }  // namespace tidelock

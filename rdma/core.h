@@ -29,11 +29,12 @@ struct rdma_event_channel;
 namespace tidelock {
 
 struct RdmaOptions {
-  std::uint16_t connections_max = 8;  ///< a core, those that still drain included; 1 to 1,024
-  std::uint16_t data_slots = 64;      ///< batches in flight, 4 to 256
-  std::uint16_t control_slots = 16;   ///< control frames in flight, 4 to 256
-  std::uint32_t inline_bytes = 256;   ///< wanted; the device's cap is probed
-  std::uint32_t gather = 4;           ///< pieces of a batch, its header included; 2 to 32
+  std::uint16_t connections_max = 16;   ///< a core, those that still drain included; 1 to 1,024
+  std::uint16_t data_slots = 64;        ///< batches in flight, 4 to 256
+  std::uint16_t control_slots = 16;     ///< control frames in flight, 4 to 256
+  std::uint32_t inline_bytes = 256;     ///< wanted; the device's cap is probed
+  std::uint32_t gather = 4;             ///< pieces of a batch, its header included; 2 to 32
+  std::uint32_t completion_vector = 0;  ///< which of the device's interrupts; one a core, modulo what it has
 
   Duration resolving_deadline = seconds(2);
   Duration connecting_deadline = seconds(5);
@@ -67,10 +68,9 @@ struct RdmaCounters {
 
 class RdmaCore final : public PollSource {
  public:
-  /// `calls` outlives the core.
   /// Errors:   no_device; memlock_too_low; device_too_small; errno values
   static Result<std::unique_ptr<RdmaCore>> create(const RdmaPlace& place, const RdmaOptions& options,
-                                                  BlockingCalls& calls);
+                                                  std::shared_ptr<BlockingCalls> calls);
   /// After detach(), with no connection left.
   ~RdmaCore() override;
 
@@ -81,15 +81,18 @@ class RdmaCore final : public PollSource {
   /// Watches the channels through the reactor's ring and adds itself to the reactor.
   Status start(Reactor& reactor);
   void close_all(const std::string& reason);
-  [[nodiscard]] bool idle() const { return live_ == 0; }
+  /// No connection is left, and nothing is under way on the control thread or posted.
+  [[nodiscard]] bool idle() const {
+    return live_ == 0 && offloaded_ == 0 && !any_posted_.load(std::memory_order_acquire);
+  }
   /// Leaves the reactor. No connection is left.
   void detach();
 
   /// Active. The connection is the core's; see its abandon().
   /// Errors:   busy
   Result<RdmaConnection*> connect(const ActiveTerms& terms, ConnectionCallbacks callbacks);
-  /// Passive. Takes `id` in any case; rejects it as busy if there is no slot. An older connection of the same
-  /// node and shard is closed.
+  /// Passive. Takes `id` in any case; rejects it as busy if there is no slot, and as node_in_use if another
+  /// process of that node number is connected. (Its own older connection ends when this one says hello.)
   void accept(rdma_cm_id* id, const ConnectRequest& request, const ConnectReply& reply,
               ConnectionCallbacks callbacks);
   /// Says no to a connect request, on the control thread; takes `id`.
@@ -124,12 +127,15 @@ class RdmaCore final : public PollSource {
   /// Key of the registered memory that holds `memory`.
   /// Errors:   EINVAL
   [[nodiscard]] Result<std::uint32_t> local_key(Bytes memory) const;
+  /// Passive: the peer has said hello on this one, so that older ones of its node and shard are over.
+  void retire_before(const RdmaConnection& newer);
   /// A connection may be destroyed; done at the end of the turn.
   void reap_soon() { reap_ = true; }
 
  private:
-  RdmaCore(const RdmaPlace& place, const RdmaOptions& options, BlockingCalls& calls);
+  RdmaCore(const RdmaPlace& place, const RdmaOptions& options, std::shared_ptr<BlockingCalls> calls);
   Status open();
+  Status keep_device_open();
   struct Slot {
     std::unique_ptr<RdmaConnection> connection;
     std::uint32_t generation = 0;
@@ -148,13 +154,15 @@ class RdmaCore final : public PollSource {
 
   RdmaPlace place_;
   RdmaOptions options_;
-  BlockingCalls& calls_;
+  std::shared_ptr<BlockingCalls> calls_;
   std::unique_ptr<Verbs> verbs_;
   Reactor* reactor_ = nullptr;
   std::vector<Slot> slots_;
   std::uint32_t live_ = 0;
+  std::uint32_t offloaded_ = 0;
   bool reap_ = false;
-  bool polled_ = false;  ///< the CQ, in this turn
+  bool polled_ = false;      ///< the CQ, in this turn, by a link
+  std::uint32_t taken_ = 0;  ///< by links, since poll() last told the reactor
   bool armed_ = false;
   std::function<void(const CmEvent&)> foreign_;
   RdmaCounters counters_;

@@ -1,5 +1,6 @@
 // Polling the completion queue: what a core does in every turn.
 #include <algorithm>
+#include <utility>
 
 #include <tidelock/rdma/core.h>
 #include <tidelock/rdma/errc.h>
@@ -34,9 +35,9 @@ std::uint32_t RdmaCore::poll_completions(std::uint32_t budget) {
     const int found = std::exchange(verbs.fetched_count, 0);
     for (int i = 0; i < found; ++i) dispatch(verbs.fetched[static_cast<std::size_t>(i)]);
     taken += static_cast<std::uint32_t>(found);
-    if (found < Verbs::kBatch) break;
   }
   if (taken != 0) count(counters_.completions, taken);
+  taken_ += taken;
   return taken;
 }
 
@@ -54,7 +55,8 @@ std::uint32_t RdmaCore::poll(std::uint32_t budget) {
     run_posted();
     ++work;
   }
-  return polled_ ? work : work + poll_completions(budget);
+  if (!std::exchange(polled_, false)) poll_completions(budget);
+  return work + std::exchange(taken_, 0);
 }
 
 void RdmaCore::flush() {

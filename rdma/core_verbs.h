@@ -25,6 +25,7 @@ struct RdmaCore::Verbs {
   RdmaHandle<ibv_mr> arena_mr;
   std::vector<RdmaHandle<ibv_mr>> registered;
   RdmaHandle<rdma_event_channel> cm_channel;
+  RdmaHandle<rdma_cm_id> keeper;  ///< see keep_device_open()
   QueuePairShape shape;
 
   /// Completions that has_work() found, for the next poll. It looks in this way because verbs has no peek.

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <optional>
 #include <utility>
 
 #include <arpa/inet.h>
@@ -8,6 +9,7 @@
 #include <tidelock/rdma/device.h>
 #include <tidelock/rdma/errc.h>
 
+#include "gid.h"
 #include "handles.h"
 #include "memory.h"
 
@@ -45,11 +47,16 @@ RdmaPort read_port(ibv_context* context, std::uint8_t number) {
   return port;
 }
 
-void read_gids(ibv_context* context, std::vector<RdmaPort>& ports) {
+/// Empty if it cannot be read.
+std::vector<ibv_gid_entry> gid_table(ibv_context* context) {
   std::vector<ibv_gid_entry> entries(kGidsMax);
   const ssize_t found = ibv_query_gid_table(context, entries.data(), entries.size(), 0);
-  for (ssize_t i = 0; i < found; ++i) {
-    const ibv_gid_entry& entry = entries[static_cast<std::size_t>(i)];
+  entries.resize(found > 0 ? static_cast<std::size_t>(found) : 0);
+  return entries;
+}
+
+void read_gids(ibv_context* context, std::vector<RdmaPort>& ports) {
+  for (const ibv_gid_entry& entry : gid_table(context)) {
     for (RdmaPort& port : ports) {
       if (port.number != entry.port_num) continue;
       port.gids.push_back(
@@ -114,11 +121,22 @@ Result<std::vector<RdmaDevice>> list_rdma_devices() {
     if (errno == ENOSYS || errno == ENOENT) return devices;
     return Error::from_errno(errno, "cannot list the RDMA devices");
   }
+  std::optional<Error> failed;
   for (int i = 0; i < count; ++i) {
-    TL_TRY(auto device, read_device(list.get()[i]));
-    devices.push_back(std::move(device));
+    auto device = read_device(list.get()[i]);
+    // One that cannot be opened is no reason not to use another.
+    if (device) devices.push_back(*std::move(device));
+    if (!device) failed = device.error();
   }
+  if (devices.empty() && failed) return *failed;
   return devices;
+}
+
+bool has_address(ibv_context* context, const RdmaPlace& place) {
+  const auto table = gid_table(context);
+  return table.empty() || std::any_of(table.begin(), table.end(), [&](const ibv_gid_entry& entry) {
+           return entry.port_num == place.port && ipv4_of(entry.gid) == place.address;
+         });
 }
 
 Result<RdmaPlace> choose_rdma_place(const RdmaChoice& choice) {

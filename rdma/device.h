@@ -35,8 +35,8 @@ struct RdmaDevice {
   std::vector<RdmaPort> ports;
 };
 
-/// All devices of this machine; an empty list if there are none.
-/// Errors:   errno values of a device that cannot be opened, with its name
+/// The devices of this machine that can be opened; an empty list if there are none.
+/// Errors:   errno values and the name, if there are devices and none can be opened
 Result<std::vector<RdmaDevice>> list_rdma_devices();
 
 /// By name, by the IPv4 address of one of its GIDs, or both; neither: the first that is usable.

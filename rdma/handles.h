@@ -1,9 +1,11 @@
 /// Ownership of rdma-core objects: unique_ptr with one functor, an overload a type. Declare members in
-/// creation order. A destroy that fails means that something still uses the object: a lifetime bug, so it
-/// aborts.
+/// creation order. A destroy that fails with EBUSY or EINVAL means that something still uses the object: a
+/// lifetime bug, so it aborts. A device that was removed answers EIO or ENODEV: what it had is gone, and the
+/// rest is left to the end of the process.
 /// Thread:   destroying blocks: the control thread, or any while nothing turns
 #pragma once
 
+#include <cerrno>
 #include <memory>
 
 #include <infiniband/verbs.h>
@@ -13,18 +15,32 @@
 
 namespace tidelock {
 
+namespace detail {
+
+inline void check_destroyed(int result, const char* what) {
+  // Some return an errno value, some -1 with errno.
+  const int failed = result == -1 ? errno : (result < 0 ? -result : result);
+  TL_ASSERT(failed == 0 || failed == EIO || failed == ENODEV, what);
+}
+
+}  // namespace detail
+
 struct DestroyRdma {
   void operator()(ibv_context* context) const {
-    TL_ASSERT(::ibv_close_device(context) == 0, "ibv_close_device");
+    detail::check_destroyed(::ibv_close_device(context), "ibv_close_device");
   }
-  void operator()(ibv_pd* pd) const { TL_ASSERT(::ibv_dealloc_pd(pd) == 0, "a PD with objects in it"); }
-  void operator()(ibv_mr* mr) const { TL_ASSERT(::ibv_dereg_mr(mr) == 0, "an MR in use"); }
+  void operator()(ibv_pd* pd) const {
+    detail::check_destroyed(::ibv_dealloc_pd(pd), "a PD with objects in it");
+  }
+  void operator()(ibv_mr* mr) const { detail::check_destroyed(::ibv_dereg_mr(mr), "an MR in use"); }
   void operator()(ibv_comp_channel* channel) const {
-    TL_ASSERT(::ibv_destroy_comp_channel(channel) == 0, "a completion channel in use");
+    detail::check_destroyed(::ibv_destroy_comp_channel(channel), "a completion channel in use");
   }
-  void operator()(ibv_cq* cq) const { TL_ASSERT(::ibv_destroy_cq(cq) == 0, "a CQ with queue pairs"); }
-  void operator()(ibv_qp* qp) const { TL_ASSERT(::ibv_destroy_qp(qp) == 0, "ibv_destroy_qp"); }
-  void operator()(rdma_cm_id* id) const { TL_ASSERT(::rdma_destroy_id(id) == 0, "rdma_destroy_id"); }
+  void operator()(ibv_cq* cq) const {
+    detail::check_destroyed(::ibv_destroy_cq(cq), "a CQ with queue pairs");
+  }
+  void operator()(ibv_qp* qp) const { detail::check_destroyed(::ibv_destroy_qp(qp), "ibv_destroy_qp"); }
+  void operator()(rdma_cm_id* id) const { detail::check_destroyed(::rdma_destroy_id(id), "rdma_destroy_id"); }
   void operator()(rdma_event_channel* channel) const { ::rdma_destroy_event_channel(channel); }
 };
 

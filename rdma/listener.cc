@@ -55,20 +55,24 @@ Result<std::unique_ptr<RdmaListener>> RdmaListener::open(RdmaCore& core, const s
 
 RdmaListener::~RdmaListener() { RdmaHandle<rdma_cm_id>{id_}.reset(); }
 
-void RdmaListener::start() {
-  open_ = true;
+void RdmaListener::start(std::function<void(const Error&)> lost) {
+  lost_ = std::move(lost);
   core_.on_foreign_event([this](const CmEvent& event) { on_event(event); });
 }
 
 /// Requests that come from now on are told to try later, until the id is destroyed.
 void RdmaListener::stop() {
-  open_ = false;
   core_.on_foreign_event([core = &core_](const CmEvent& event) {
     if (event.kind == RDMA_CM_EVENT_CONNECT_REQUEST) core->reject(event.id, {RejectReason::busy, 0, 0});
   });
 }
 
 void RdmaListener::on_event(const CmEvent& event) {
+  if (event.kind == RDMA_CM_EVENT_DEVICE_REMOVAL && event.id == id_ && lost_) {
+    lost_(Error(
+        RdmaErrc::device_failed,
+        core_.place().device + " was removed: no replica can connect until this node is started again"));
+  }
   if (event.kind != RDMA_CM_EVENT_CONNECT_REQUEST) return;
   const auto request = decode_request(Bytes(event.private_data).first(event.bytes));
   if (const auto rejected = judge(request)) return core_.reject(event.id, *rejected);

@@ -43,7 +43,8 @@ class RdmaListener {
   RdmaListener(const RdmaListener&) = delete;
   RdmaListener& operator=(const RdmaListener&) = delete;
 
-  void start();
+  /// `lost` runs if the device goes and takes the listener with it.
+  void start(std::function<void(const Error&)> lost);
   void stop();
   [[nodiscard]] std::uint16_t port() const { return port_; }
 
@@ -60,7 +61,7 @@ class RdmaListener {
   Callbacks callbacks_;
   rdma_cm_id* id_ = nullptr;
   std::uint16_t port_ = 0;
-  bool open_ = false;
+  std::function<void(const Error&)> lost_;
   std::uint32_t generation_ = 0;
   struct Attempt {
     std::uint64_t incarnation = 0;

@@ -30,11 +30,10 @@ PageMemory::~PageMemory() { ::munmap(bytes_.data(), bytes_.size()); }
 Error verbs_error(int errno_value, const std::string& what) {
   rlimit limit{};
   const bool known = ::getrlimit(RLIMIT_MEMLOCK, &limit) == 0;
-  if ((errno_value == ENOMEM || errno_value == EPERM || errno_value == EAGAIN) && known &&
-      limit.rlim_cur != RLIM_INFINITY) {
+  if (errno_value == ENOMEM && known && limit.rlim_cur != RLIM_INFINITY) {
     return Error(
         RdmaErrc::memlock_too_low,
-        what + ": at most " + std::to_string(limit.rlim_cur / 1024) +
+        what + ": perhaps for want of locked memory; at most " + std::to_string(limit.rlim_cur / 1024) +
             " KiB may be locked; raise it with `ulimit -l unlimited` as root, or LimitMEMLOCK=infinity");
   }
   return Error::from_errno(errno_value, what);

@@ -188,6 +188,10 @@ std::string describe(const ConnectReject& reject) {
       return "the peer takes no connection now; try again later";
     case RejectReason::limits:
       return "limits: the peer needs at least " + ours + " slots, this side offers " + theirs;
+    case RejectReason::node_in_use:
+      return "another node with number " + theirs +
+             " is connected: give each node a number of its own (Options::node); after a restart, the old "
+             "connection is noticed dead soon";
   }
   return "reason " + std::to_string(static_cast<unsigned>(reject.reason)) + ", the peer's value " + ours +
          ", ours " + theirs;

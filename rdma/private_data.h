@@ -84,6 +84,7 @@ enum class RejectReason : std::uint16_t {
   malformed = 6,
   busy = 7,  ///< no connection slot, or the core did not answer; try again later
   limits = 8,
+  node_in_use = 9,  ///< another process of that node number is connected; try again later
 };
 
 /// | offset | size | field |

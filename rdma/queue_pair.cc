@@ -33,14 +33,17 @@ Result<std::unique_ptr<QueuePair>> QueuePair::create(const Place& place, const Q
   wanted.cap.max_send_sge = shape.gather;
   wanted.cap.max_recv_sge = 1;
   // The cap that a device has for inline data is not among its attributes: asking is the only way to know.
+  // Some providers refuse without an errno (bnxt_re, older irdma), so any refusal leads to the next lower
+  // one.
   int refusal = 0;
   for (std::uint32_t inline_bytes = shape.inline_bytes;; inline_bytes = less_inline(inline_bytes)) {
     wanted.cap.max_inline_data = inline_bytes;
     ibv_qp_init_attr given = wanted;
+    errno = 0;
     pair->qp_.reset(::ibv_create_qp(place.pd, &given));
-    refusal = pair->qp_ ? 0 : errno;
+    refusal = pair->qp_ ? 0 : (errno != 0 ? errno : EINVAL);
     if (pair->qp_) pair->inline_bytes_ = inline_bytes;
-    if (pair->qp_ || refusal != EINVAL || inline_bytes == 0) break;
+    if (pair->qp_ || inline_bytes == 0) break;
   }
   if (refusal == EINVAL) {
     return Error(RdmaErrc::device_too_small, "the device has no queue pair of " +
@@ -103,8 +106,8 @@ RingOffer QueuePair::offer() const {
 void QueuePair::agree(Generation generation, std::uint16_t peer_data_slots,
                       std::uint16_t peer_control_slots) {
   generation_ = generation;
-  peer_data_slots_ = std::min(peer_data_slots, shape_.data_slots);
-  peer_control_slots_ = std::min(peer_control_slots, shape_.control_slots);
+  data_slots_ = std::min(peer_data_slots, shape_.data_slots);
+  control_slots_ = std::min(peer_control_slots, shape_.control_slots);
 }
 
 Status QueuePair::post_all_receives() {

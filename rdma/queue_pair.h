@@ -107,7 +107,6 @@ class QueuePair {
   std::optional<std::span<const std::byte, kControlBytes>> receive_control();
   /// Greetings and close, which have receives of their own.
   Status stage(MessageKind kind, Bytes first, Bytes second = {});
-  [[nodiscard]] bool owes_flush() const;
   /// Rings the doorbells: receives first, then the chain of sends.
   /// Errors:   post_failed
   Status flush();
@@ -155,6 +154,10 @@ class QueuePair {
   QueuePair(const Place& place, const QueuePairShape& shape);
   ibv_send_wr& next_request();
   [[nodiscard]] bool room_for_send() const { return sends_outstanding() < shape_.depth(); }
+  /// Greetings, close and the beacon find their places in the send queue whatever else was sent.
+  [[nodiscard]] bool room_above_reserve() const {
+    return sends_outstanding() + QueuePairShape::kOthers < shape_.depth();
+  }
   void finish_request(ibv_send_wr& request, std::uint64_t bytes, bool batch);
   void stage_message(MessageKind kind, Bytes first, Bytes second);
   Status post_receives();
@@ -172,8 +175,8 @@ class QueuePair {
   RdmaHandle<ibv_qp> qp_;  // destroyed before the ring's registration
   std::uint32_t inline_bytes_ = 0;
   Generation generation_{};
-  std::uint16_t peer_data_slots_ = 0;
-  std::uint16_t peer_control_slots_ = 0;
+  std::uint16_t data_slots_ = 0;  ///< agreed: the lesser of both sides'
+  std::uint16_t control_slots_ = 0;
 
   // The arena: receives, then sent messages, then batch headers.
   MutableBytes receive_buffers_;

@@ -55,8 +55,8 @@ void QueuePair::finish_request(ibv_send_wr& request, std::uint64_t bytes, bool b
 
 Status QueuePair::flush() {
   if (!to_repost_.empty()) TL_TRY(post_receives());
-  if (messages_in_chain_ == 0 && owes_credit() && room_for_send() &&
-      controls_sent_ - controls_returned_ < peer_control_slots_) {
+  if (messages_in_chain_ == 0 && owes_credit() && room_above_reserve() &&
+      controls_sent_ - controls_returned_ < control_slots_) {
     stage_message(MessageKind::credit, {}, {});
     ++controls_sent_;
   }
@@ -78,11 +78,6 @@ Status QueuePair::flush() {
   if (failed == 0) return {};
   return Error(RdmaErrc::post_failed,
                "ibv_post_send of " + std::to_string(posted) + " requests returned " + std::to_string(failed));
-}
-
-bool QueuePair::owes_flush() const {
-  return staged_count_ > 0 || !to_repost_.empty() ||
-         (owes_credit() && controls_sent_ - controls_returned_ < peer_control_slots_);
 }
 
 // ---- batches out ----------------------------------------------------------------------------------------
@@ -108,9 +103,8 @@ Status QueuePair::publish(Bytes header, std::span<const Bytes> ranges) {
   const std::uint64_t end = written_ + skip + align_up(bytes, kBatchAlignment);
   // The header's slot is free once the batch that had it before has completed here, the ring's place once the
   // peer has released it; either can come first.
-  if (end - freed_ > out_.ring_bytes || batches_staged_ - batches_freed_ >= peer_data_slots_ ||
-      batches_staged_ - batches_completed_ >= shape_.data_slots ||
-      sends_outstanding() + QueuePairShape::kOthers >= shape_.depth()) {
+  if (end - freed_ > out_.ring_bytes || batches_staged_ - batches_freed_ >= data_slots_ ||
+      batches_staged_ - batches_completed_ >= shape_.data_slots || !room_above_reserve()) {
     return RdmaErrc::no_credit;
   }
   const std::size_t slot = batches_staged_ % shape_.data_slots;
@@ -157,8 +151,8 @@ void QueuePair::release() {
 bool QueuePair::owes_credit() const {
   const std::uint64_t ring_bytes = ring_ ? ring_->bytes().size() : 0;
   return (ring_bytes != 0 && released_ - released_told_ >= ring_bytes / 4) ||
-         batches_released_ - batches_released_told_ >= shape_.data_slots / 4 ||
-         controls_consumed_ - controls_consumed_told_ >= shape_.control_slots / 2;
+         batches_released_ - batches_released_told_ >= data_slots_ / 4 ||
+         controls_consumed_ - controls_consumed_told_ >= control_slots_ / 2;
 }
 
 // ---- messages out ---------------------------------------------------------------------------------------
@@ -201,8 +195,7 @@ Status QueuePair::stage(MessageKind kind, Bytes first, Bytes second) {
 
 bool QueuePair::control_credit() const {
   // The last one may only return credit, and close() finds its place in the send queue.
-  return controls_sent_ - controls_returned_ + 1 < peer_control_slots_ &&
-         sends_outstanding() + QueuePairShape::kOthers < shape_.depth();
+  return controls_sent_ - controls_returned_ + 1 < control_slots_ && room_above_reserve();
 }
 
 bool QueuePair::send_control(std::span<const std::byte, kControlBytes> frame) {
@@ -239,6 +232,8 @@ Status QueuePair::post_receives() {
   ibv_recv_wr* bad = nullptr;
   const int failed = ::ibv_post_recv(qp_.get(), receive_requests_.data(), &bad);
   if (failed != 0) {
+    // Those before the bad one were taken, and come back flushed.
+    if (bad != nullptr) receives_posted_ += static_cast<std::uint32_t>(bad - receive_requests_.data());
     return Error(RdmaErrc::post_failed, "ibv_post_recv of " + std::to_string(count) + " requests returned " +
                                             std::to_string(failed));
   }
@@ -249,10 +244,7 @@ Status QueuePair::post_receives() {
 Result<QueuePair::Event> QueuePair::take(const ibv_wc& completion) {
   const WorkId id = WorkId::unpack(completion.wr_id);
   Event event;
-  if (id.kind == WorkKind::receive) {
-    TL_ASSERT(receives_posted_ > 0, "a completion for a receive that was not posted");
-    --receives_posted_;
-  }
+  if (id.kind == WorkKind::receive && receives_posted_ > 0) --receives_posted_;
   if (id.kind == WorkKind::beacon) {
     event.kind = Event::Kind::beacon;
     return event;

@@ -21,7 +21,7 @@ inline std::string active_device() {
 
 struct DeviceWorld {
   SystemClock clock;
-  ControlThread calls;
+  std::shared_ptr<ControlThread> calls = std::make_shared<ControlThread>();
 };
 
 class DeviceRig : public DeviceWorld, public RdmaRig {

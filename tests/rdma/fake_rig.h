@@ -42,13 +42,18 @@ struct FakeWorld {
   QueuedCalls active_calls;
 };
 
+/// A pointer to what the rig owns.
+inline std::shared_ptr<BlockingCalls> borrow(BlockingCalls& calls) {
+  return {std::shared_ptr<void>(), &calls};
+}
+
 /// The active side is fake1 (10.0.0.2), the passive one fake0 (10.0.0.1).
 class FakeRig : public FakeWorld, public RdmaRig {
  public:
   explicit FakeRig(const RdmaOptions& passive_options = {}, const RdmaOptions& active_options = {},
                    const PassiveTerms& terms = default_terms())
-      : RdmaRig(FakeWorld::clock, FakeWorld::passive_calls, FakeWorld::active_calls, "fake0", "fake1",
-                passive_options, active_options) {
+      : RdmaRig(FakeWorld::clock, borrow(FakeWorld::passive_calls), borrow(FakeWorld::active_calls), "fake0",
+                "fake1", passive_options, active_options) {
     listen(terms);
   }
   ~FakeRig() override { finish(); }

@@ -24,7 +24,8 @@ namespace tidelock::test {
 
 class RdmaSide {
  public:
-  RdmaSide(Clock& clock, BlockingCalls& calls, const std::string& device, const RdmaOptions& options) {
+  RdmaSide(Clock& clock, std::shared_ptr<BlockingCalls> calls, const std::string& device,
+           const RdmaOptions& options) {
     auto ring = UringBackend::create({});
     if (!ring) FAIL(ring.error().message());
     io_ = *std::move(ring);
@@ -33,7 +34,7 @@ class RdmaSide {
     reactor_ = *std::move(made);
     const auto place = choose_rdma_place({device, ""});
     if (!place) FAIL(place.error().message());
-    auto core = RdmaCore::create(*place, options, calls);
+    auto core = RdmaCore::create(*place, options, std::move(calls));
     if (!core) FAIL(core.error().message());
     core_ = *std::move(core);
   }
@@ -62,11 +63,12 @@ class RdmaRig {
  public:
   static constexpr std::uint16_t kPort = 7471;
 
-  RdmaRig(Clock& clock, BlockingCalls& passive_calls, BlockingCalls& active_calls,
-          const std::string& passive_device, const std::string& active_device,
-          const RdmaOptions& passive_options, const RdmaOptions& active_options)
-      : passive(clock, passive_calls, passive_device, passive_options),
-        active(clock, active_calls, active_device, active_options),
+  RdmaRig(Clock& clock, std::shared_ptr<BlockingCalls> passive_calls,
+          std::shared_ptr<BlockingCalls> active_calls, const std::string& passive_device,
+          const std::string& active_device, const RdmaOptions& passive_options,
+          const RdmaOptions& active_options)
+      : passive(clock, std::move(passive_calls), passive_device, passive_options),
+        active(clock, std::move(active_calls), active_device, active_options),
         log(1 << 20) {
     REQUIRE(passive.core().register_memory(log));
     passive.start();
@@ -99,7 +101,7 @@ class RdmaRig {
         });
     if (!opened) FAIL(opened.error().message());
     listener = *std::move(opened);
-    listener->start();
+    listener->start([this](const Error& error) { passive_error = error.message(); });
   }
 
   static PassiveTerms default_terms() {

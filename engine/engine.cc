@@ -160,11 +160,13 @@ class Closing {
 
   /// Whether nothing was in flight any more by `when`.
   bool quiet_by(Instant when) {
-    for (;;) {
-      if (quiet()) return true;
-      if (SystemClock().now() >= when) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
+    return by(when, [host = &host_](Shard& shard) {
+      return shard.quiet() && host->slab(shard.core()).inside() == 0;
+    });
+  }
+  /// Whether the links had let go of the logs by `when`.
+  bool departed_by(Instant when) {
+    return by(when, [](Shard& shard) { return shard.departed(); });
   }
 
   using Backlogs = std::map<std::uint16_t, std::uint64_t>;
@@ -200,15 +202,18 @@ class Closing {
     return found;
   }
 
-  bool quiet() {
-    if (host_.pool().inside() != 0) return false;
-    const auto still = [host = &host_](Shard& shard, Reactor&) {
-      return shard.quiet() && host->slab(shard.core()).inside() == 0;
-    };
+  bool by(Instant when, const std::function<bool(Shard&)>& holds) {
+    while (host_.pool().inside() != 0 || !on_all(holds)) {
+      if (SystemClock().now() >= when) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return true;
+  }
+  bool on_all(const std::function<bool(Shard&)>& holds) {
     for (const auto& shard : shards_) {
       if (shard == nullptr) continue;
-      const auto look = [still, owner = shard.get()](Reactor& reactor) -> Status {
-        return still(*owner, reactor) ? Status{} : Status(EngineErrc::busy);
+      const auto look = [holds, owner = shard.get()](Reactor&) -> Status {
+        return holds(*owner) ? Status{} : Status(EngineErrc::busy);
       };
       if (!run_job(group_, shard->core(), look, std::max(milliseconds(100), until(deadline_)))) return false;
     }
@@ -266,6 +271,9 @@ Status Engine::Impl::come_to_rest(Instant deadline) {
     if (!steps.quiet_by(deadline)) {
       return Error(ReactorErrc::deadline_exceeded, "calls or fibers of the engine do not end; close() again");
     }
+  }
+  if (!steps.departed_by(deadline)) {
+    return Error(ReactorErrc::deadline_exceeded, "a device still reads the log; close() again");
   }
   return {};
 }

@@ -106,7 +106,9 @@ class Shard final : private Applier, private PollSource {
   [[nodiscard]] bool quiet() const;
   /// Says goodbye to the peers; every waiter gets its error.
   void close_links(const std::string& reason);
-  /// Gives everything back. The shard is quiet. Idempotent.
+  /// After close_links(): nothing reads the log any more.
+  [[nodiscard]] bool departed() const { return primary_ == nullptr || primary_->departed(); }
+  /// Gives everything back. The shard is quiet and departed. Idempotent.
   void destroy();
 
   /// Any thread, until destroy().

@@ -182,6 +182,14 @@ bool VerbsLink::has_work() const {
          (connection_.room_came() && (wants_room_ || control_waiting_)) || core_.has_work();
 }
 
+std::vector<LinkTransition> VerbsLink::transitions() const {
+  std::vector<LinkTransition> transitions;
+  for (const ConnectionTransition& transition : connection_.trace().list()) {
+    transitions.push_back({transition.at, to_string(transition.state), transition.why});
+  }
+  return transitions;
+}
+
 // ---- the end --------------------------------------------------------------------------------------------
 
 bool VerbsLink::all_read() const { return !connection_.batch_waiting() && !connection_.control_waiting(); }

@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <tidelock/rdma/connection.h>
 #include <tidelock/rdma/core.h>
@@ -35,6 +36,7 @@ class VerbsLink : public Link {
   [[nodiscard]] std::string close_reason() const override { return close_reason_; }
   [[nodiscard]] const char* kind() const override { return "verbs"; }
   [[nodiscard]] std::string describe() const override { return connection_.describe(); }
+  [[nodiscard]] std::vector<LinkTransition> transitions() const override;
   [[nodiscard]] const LinkCounters& counters() const override { return counters_; }
 
   std::uint32_t poll(std::uint32_t budget) override;

@@ -70,6 +70,8 @@ Status Primary::attach(std::unique_ptr<Link> link, Lsn peer_last) {
 void Primary::each_link(const std::function<void(const Link&)>& visit) const {
   for (const State::Peer& peer : state_->peers) visit(*peer.link);
 }
+bool Primary::departed() const { return state_->peers.empty() && state_->departing.empty(); }
+
 std::size_t Primary::replicas() const { return state_->peers.size(); }
 std::uint64_t Primary::backlog() const {
   const Lsn last = state_->log->last_lsn();

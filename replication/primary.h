@@ -119,6 +119,9 @@ class Primary final : public PollSource {
   void each_link(const std::function<void(const Link&)>& visit) const;
   /// Writes that the connected replica furthest behind has not yet applied. 0: all have everything.
   [[nodiscard]] std::uint64_t backlog() const;
+  /// No link is left, and none that was closed reads the log any more (Link::drained()). The log's memory may
+  /// go only then.
+  [[nodiscard]] bool departed() const;
   /// Called whenever a link was lost, with the reason; not for those that close() ends. Must not suspend.
   void on_link_lost(std::function<void(const std::string& reason)> handler);
 

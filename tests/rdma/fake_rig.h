@@ -21,6 +21,7 @@ class QueuedCalls final : public BlockingCalls {
     work();
     return true;
   }
+  [[nodiscard]] std::size_t waiting() const { return work_.size(); }
   bool held = false;  ///< as if a verb did not return
 
  private:

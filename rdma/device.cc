@@ -125,8 +125,11 @@ Result<std::vector<RdmaDevice>> list_rdma_devices() {
   for (int i = 0; i < count; ++i) {
     auto device = read_device(list.get()[i]);
     // One that cannot be opened is no reason not to use another.
-    if (device) devices.push_back(*std::move(device));
-    if (!device) failed = device.error();
+    if (device) {
+      devices.push_back(*std::move(device));
+    } else {
+      failed = device.error();
+    }
   }
   if (devices.empty() && failed) return *failed;
   return devices;

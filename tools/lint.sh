@@ -18,6 +18,6 @@ awk '/^```cpp$/ {inside = 1; next} /^```$/ {inside = 0} inside' README.md | diff
 echo "== lint: clang-tidy"
 [ -f build/dev/compile_commands.json ] || cmake --preset dev -Wno-dev >/dev/null
 # Tests and benchmarks are held to the compiler's warnings; the library and the program to these as well.
-"$run_tidy" -quiet -p build/dev -j "$(nproc)" "$PWD/(reactor|replication|engine|tools)/.*\.cc$" >build/tidy.log 2>&1 ||
+"$run_tidy" -quiet -p build/dev -j "$(nproc)" "$PWD/(reactor|rdma|replication|engine|tools)/.*\.cc$" >build/tidy.log 2>&1 ||
   { grep -E 'warning:|error:' build/tidy.log | sort -u; exit 1; }
 echo "== lint: no problem found"

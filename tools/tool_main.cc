@@ -12,6 +12,7 @@
 #include "exit_code.h"
 #include "link_command.h"
 #include "node.h"
+#include "pingpong_command.h"
 #include "run_command.h"
 
 namespace tidelock::tools {
@@ -55,6 +56,8 @@ int tool_main(int argc, char** argv, const ApplyPolicy* planted) {
   const CLI::App* doctor = add_doctor_command(app, doctor_options);
   LinkCommandOptions link_options;
   const CLI::App* link = add_link_command(app, link_options);
+  PingpongOptions pingpong_options;
+  const CLI::App* pingpong = add_pingpong_command(app, pingpong_options);
   // CLI11 would only say that a subcommand is missing.
   const auto named = app.get_subcommands(
       [&](const CLI::App* command) { return argc >= 2 && command->get_name() == argv[1]; });
@@ -67,9 +70,10 @@ int tool_main(int argc, char** argv, const ApplyPolicy* planted) {
   } catch (const CLI::ParseError& error) {
     return report_usage(app, error);
   }
-  run_options.command = doctor_options.command = command_line(argc, argv);
+  run_options.command = doctor_options.command = pingpong_options.command = command_line(argc, argv);
   if (run->parsed()) return run_command(std::move(run_options));
   if (link->parsed()) return link_command(link_options);
+  if (pingpong->parsed()) return pingpong_command(pingpong_options);
   return doctor->parsed() ? doctor_command(std::move(doctor_options)) : kExitUsage;
 }
 

@@ -1,5 +1,6 @@
-/// The rig on real devices, or on soft-RoCE: TIDELOCK_VERBS_DEVICE names one device for both sides, else
-/// there are rxe_v0 and rxe_v1, as the lab makes them.
+/// The rig on real devices, or on soft-RoCE: TIDELOCK_VERBS_DEVICE names the passive side's device and
+/// TIDELOCK_VERBS_PEER_DEVICE the active side's (by default the same, since a card reaches itself); with
+/// neither there are rxe_v0 and rxe_v1, as the lab makes them.
 /// Thread:   one, and a control thread
 #pragma once
 
@@ -15,7 +16,8 @@ inline std::string passive_device() {
   return device != nullptr ? device : "rxe_v0";
 }
 inline std::string active_device() {
-  const char* device = std::getenv("TIDELOCK_VERBS_DEVICE");
+  const char* device = std::getenv("TIDELOCK_VERBS_PEER_DEVICE");
+  if (device == nullptr) device = std::getenv("TIDELOCK_VERBS_DEVICE");
   return device != nullptr ? device : "rxe_v1";
 }
 

@@ -43,6 +43,7 @@ class Following final : public Control {
     SteadyTime connected_at{};   ///< the newest link, and where it began
     Lsn connected_lsn{};
     SteadyTime retry_at{};
+    std::string last_error;  ///< of the attempts since then, as it was reported
   };
 
   Status watch_links();
@@ -104,7 +105,7 @@ Status Following::watch_links() {
 
 Status Following::connect_all(SteadyTime until) {
   for (std::uint16_t shard = 0; shard < context_.options.shards; ++shard) {
-    for (;;) {
+    for (std::chrono::milliseconds pause{20};; pause = std::min(pause * 2, std::chrono::milliseconds(500))) {
       Status connected = connect({shard}, until, until_or_soon(until));
       if (connected) connected = await_counted(*context_.shards[shard], until);
       if (connected) break;
@@ -113,7 +114,7 @@ Status Following::connect_all(SteadyTime until) {
         return Error(connected.error().code(), "cannot follow the primary at " + context_.options.primary +
                                                    ": " + connected.error().message());
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      std::this_thread::sleep_for(pause);
     }
   }
   return {};
@@ -144,6 +145,7 @@ void Following::lost(ShardId shard, const std::string& reason) {
   const bool of_use = context_.shards[shard.value]->followed_lsn() > peer.connected_lsn ||
                       lived > std::chrono::nanoseconds(context_.options.link_timeout.ns);
   peer.attempts = of_use ? 0 : peer.attempts + 1;
+  peer.last_error.clear();
   peer.retry_at = after_back_off(peer.attempts);
   changed_.notify_all();
 }
@@ -191,6 +193,11 @@ void Following::reconnect(ShardId shard) {
   }
   peer.state = State::lost;
   peer.retry_at = after_back_off(++peer.attempts);
+  // Once for each cause: it is tried for as long as it takes.
+  if (const std::string why = connected.error().message(); why != peer.last_error) {
+    note(shard, "cannot reconnect yet: " + why);
+    peer.last_error = why;
+  }
 }
 
 /// The handshake ends by `until`. The core has `attach_timeout` to take the link, and will take it even

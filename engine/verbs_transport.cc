@@ -213,6 +213,12 @@ void receive_guest(Guests& guests, const std::shared_ptr<Guest>& guest, RdmaConn
   guests.add(guest);
 }
 
+/// What kept a guest out was this side's, so that its operator should know.
+bool ours(const Error& error) {
+  return error == RdmaErrc::memlock_too_low || error == RdmaErrc::device_too_small ||
+         error.code().category() == std::generic_category();
+}
+
 ConnectionCallbacks callbacks_for(const std::shared_ptr<Guests>& guests, RdmaCore& core, CoreId id) {
   auto guest = std::make_shared<Guest>();
   guest->core = &core;
@@ -220,8 +226,9 @@ ConnectionCallbacks callbacks_for(const std::shared_ptr<Guests>& guests, RdmaCor
   return {[guests, guest](RdmaConnection& connection, Bytes greeting) {
             receive_guest(*guests, guest, connection, greeting);
           },
-          [guest](RdmaConnection& connection, Bytes) {
+          [guests, guest](RdmaConnection& connection, Bytes) {
             guest->connection = nullptr;
+            if (ours(connection.error())) guests->fail(connection.error());
             connection.abandon();
           }};
 }
@@ -242,8 +249,8 @@ class VerbsPending final : public PendingPeer {
         return Error(ReplicationErrc::link_closed, "the peer went while its hello was considered");
       }
       RdmaConnection& connection = *std::exchange(guest->connection, nullptr);
-      *link = std::make_unique<VerbsLink>(connection, NodeRole::primary, context_of(ours));
       connection.accept(greeting_of(ours));
+      *link = std::make_unique<VerbsLink>(connection, NodeRole::primary, context_of(ours));
       return {};
     };
     TL_TRY(run_job(group_, guest_->id, say, kJobTimeout));
@@ -371,10 +378,14 @@ bool VerbsTransport::rest(std::size_t shard, std::chrono::steady_clock::time_poi
 
 VerbsTransport::~VerbsTransport() {
   const auto until = after(kRestTimeout);
-  for (std::size_t i = 0; i < cores_.size(); ++i) {
-    // A device that does not let go: better leaked than destroyed under it. The core keeps its thread.
-    if (!rest(i, until)) static_cast<void>(cores_[i].release());
-  }
+  bool all_rest = true;
+  for (std::size_t i = 0; i < cores_.size(); ++i) all_rest = rest(i, until) && all_rest;
+  // Their last answers are posted, and no rejected id is left, before any core goes.
+  for (const auto& calls : calls_) all_rest = calls->stop(kJobTimeout) && all_rest;
+  if (all_rest) return;
+  // A device that does not let go: better leaked than destroyed under it. All of them, since a core may hold
+  // ids that still stand on the channel of another.
+  for (auto& core : cores_) static_cast<void>(core.release());
 }
 
 Result<std::unique_ptr<PeerListener>> VerbsTransport::listen(const std::string& address,

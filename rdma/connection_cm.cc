@@ -27,7 +27,13 @@ constexpr std::size_t kDeferredMax = 16;
 /// ibv_modify_qp refuses.
 constexpr int kUserMask = ~(0xf << 21);
 
-Error cm_error(const char* what) { return Error::from_errno(errno, what); }
+/// EINVAL of a step that an id can take only while it is connecting: rdma_cm was told that the peer went, and
+/// its event comes later than this.
+Error cm_error(const char* what) {
+  if (errno == EINVAL)
+    return Error(RdmaErrc::peer_lost, std::string(what) + ": rdma_cm has given up the connection");
+  return Error::from_errno(errno, what);
+}
 
 Status fill_address(const std::string& text, std::uint16_t port, sockaddr_in& address) {
   address = {};
@@ -184,8 +190,9 @@ void RdmaConnection::start_passive(rdma_cm_id* id, const ConnectRequest& request
   set(ConnectionState::connecting, "asked by " + peer_, core_.options().connecting_deadline);
   job(
       [this]() -> Status {
-        id_->context = reinterpret_cast<void*>(tag());
         if (::rdma_migrate_id(id_, core_.channel()) != 0) return cm_error("rdma_migrate_id");
+        id_->context =
+            reinterpret_cast<void*>(tag());  // of this core, so not while it stands on the listener's
         if (id_->verbs == nullptr || core_.place().device != ::ibv_get_device_name(id_->verbs->device)) {
           return Error(RdmaErrc::unreachable, "the request came through another device");
         }
@@ -290,7 +297,8 @@ void RdmaConnection::on_cm(const CmEvent& event) {
       if (active_ && state_ == ConnectionState::connecting && generation_ == Generation{}) on_reply(event);
       return;
     case RDMA_CM_EVENT_REJECTED:
-      if (state_ != ConnectionState::connecting) return;
+      // From a peer that has said hello it is about something older.
+      if (ready() || greeting_) return;
       return active_ ? on_reject(event) : failed("the peer gave up");
     case RDMA_CM_EVENT_ADDR_ERROR:
     case RDMA_CM_EVENT_ROUTE_ERROR:

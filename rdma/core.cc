@@ -248,6 +248,7 @@ Result<RdmaConnection*> RdmaCore::make_connection() {
 }
 
 Result<RdmaConnection*> RdmaCore::connect(const ActiveTerms& terms, ConnectionCallbacks callbacks) {
+  if (dead_) return *dead_;
   TL_TRY(RdmaConnection * connection, make_connection());
   connection->start_active(terms, std::move(callbacks));
   return connection;
@@ -264,8 +265,14 @@ void RdmaCore::accept(rdma_cm_id* id, const ConnectRequest& request, const Conne
       return reject(id, {RejectReason::node_in_use, request.node, request.node});
     }
   }
+  // An attempt that it gave up for this one keeps a slot until its deadline: it is over.
+  for (const Slot& slot : slots_) {
+    if (slot.connection && slot.connection->serves(request) && !slot.connection->ready()) {
+      slot.connection->close("a newer attempt came");
+    }
+  }
   const auto made = make_connection();
-  if (!made) return reject(id, {RejectReason::busy, options_.connections_max, 0});
+  if (!made || dead_) return reject(id, {RejectReason::busy, options_.connections_max, 0});
   (*made)->start_passive(id, request, reply, std::move(callbacks));
 }
 
@@ -390,6 +397,7 @@ void RdmaCore::drain_async() {
     const std::string name = ::ibv_event_type_str(event.event_type);
     RdmaConnection* connection = nullptr;
     bool all = false;
+    bool fatal = false;
     switch (event.event_type) {
       case IBV_EVENT_QP_FATAL:
       case IBV_EVENT_QP_REQ_ERR:
@@ -399,7 +407,7 @@ void RdmaCore::drain_async() {
         break;
       case IBV_EVENT_CQ_ERR:
       case IBV_EVENT_DEVICE_FATAL:
-        all = true;
+        all = fatal = true;
         break;
       case IBV_EVENT_PORT_ERR:
       case IBV_EVENT_LID_CHANGE:
@@ -412,6 +420,7 @@ void RdmaCore::drain_async() {
     ::ibv_ack_async_event(&event);
     const Error error(RdmaErrc::device_failed, place_.device + " reports: " + name);
     if (connection != nullptr) connection->fail(error);
+    if (fatal) dead_ = error;
     if (all) fail_all(error);
     if (gids) check_gid();
   }

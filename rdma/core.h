@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -89,7 +90,7 @@ class RdmaCore final : public PollSource {
   void detach();
 
   /// Active. The connection is the core's; see its abandon().
-  /// Errors:   busy
+  /// Errors:   busy; device_failed: start the engine again
   Result<RdmaConnection*> connect(const ActiveTerms& terms, ConnectionCallbacks callbacks);
   /// Passive. Takes `id` in any case; rejects it as busy if there is no slot, and as node_in_use if another
   /// process of that node number is connected. (Its own older connection ends when this one says hello.)
@@ -161,8 +162,9 @@ class RdmaCore final : public PollSource {
   std::uint32_t live_ = 0;
   std::uint32_t offloaded_ = 0;
   bool reap_ = false;
-  bool polled_ = false;      ///< the CQ, in this turn, by a link
-  std::uint32_t taken_ = 0;  ///< by links, since poll() last told the reactor
+  std::optional<Error> dead_;  ///< device or CQ failed: nothing can be connected here any more
+  bool polled_ = false;        ///< the CQ, in this turn, by a link
+  std::uint32_t taken_ = 0;    ///< by links, since poll() last told the reactor
   bool armed_ = false;
   std::function<void(const CmEvent&)> foreign_;
   RdmaCounters counters_;

@@ -105,8 +105,9 @@ std::unique_ptr<ConnectReject> RdmaListener::judge(const Result<ConnectRequest>&
   if (request->epoch > terms_.epoch) {
     return no(RejectReason::epoch, terms_.epoch.counter, request->epoch.counter);
   }
-  if (newest_.size() >= kAttemptsMax) newest_.erase(newest_.begin());
-  Attempt& newest = newest_[{request->node, request->shard.value}];
+  const std::pair key{request->node, request->shard.value};
+  if (newest_.size() >= kAttemptsMax && !newest_.contains(key)) newest_.erase(newest_.begin());
+  Attempt& newest = newest_[key];
   if (newest.incarnation == request->incarnation && request->generation <= newest.generation) {
     return no(RejectReason::generation, newest.generation.value, request->generation.value);
   }

@@ -163,12 +163,13 @@ void add_measuring_flags(CLI::App& pingpong, PingpongOptions& options) {
   auto* iterations = pingpong.add_option("-n,--iters", options.iterations, "Round trips a size")
                          ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40))
                          ->capture_default_str();
-  auto* bytes = pingpong
-                    .add_option("-s,--size", options.bytes,
-                                fmt::format("Payload of a batch, a multiple of {} up to {}; its header of {} "
-                                            "bytes goes with it",
-                                            kEntryAlignment, kPingBytesMax, kFrameHeaderBytes))
-                    ->capture_default_str();
+  auto* bytes =
+      pingpong
+          .add_option("-s,--size", options.bytes,
+                      fmt::format("Payload of a batch, a multiple of {} from {} to {}; its header of {} "
+                                  "bytes goes with it",
+                                  kEntryAlignment, kPingBytesMin, kPingBytesMax, kFrameHeaderBytes))
+          ->capture_default_str();
   auto* all =
       pingpong.add_flag("-a,--all", options.all_sizes,
                         fmt::format("All powers of two from {} to what a batch can have", kPingBytesMin));

@@ -32,10 +32,11 @@ std::string PingpongOptions::shm_address() const {
 
 Status PingpongOptions::validate() const {
   if (bytes < kPingBytesMin || bytes > kPingBytesMax || bytes % kEntryAlignment != 0) {
-    return invalid(
-        fmt::format("-s {}: the entries of a batch are padded to {} bytes and fill at most a quarter "
-                    "of its ring: use a multiple of {} up to {}",
-                    bytes, kEntryAlignment, kEntryAlignment, kPingBytesMax));
+    return invalid(fmt::format(
+        "-s {}: a batch has at least one entry of {} bytes, entries are padded to {}, and a quarter of the "
+        "ring is "
+        "the most: use a multiple of {} from {} to {}",
+        bytes, kEntryHeaderBytes, kEntryAlignment, kEntryAlignment, kPingBytesMin, kPingBytesMax));
   }
   if (link == LinkKind::shm && verb != PingVerb::link)
     return invalid("--verb is about verbs: use it with --link verbs, or leave it out");

@@ -23,7 +23,8 @@ inline constexpr std::uint64_t kPingRingBytes = 4ULL << 20;
 /// What a batch takes beside its header: a quarter of the ring is a batch.
 inline constexpr std::uint32_t kPingBytesMax =
     static_cast<std::uint32_t>(kPingRingBytes / 4) - kFrameHeaderBytes;
-inline constexpr std::uint32_t kPingBytesMin = kEntryAlignment;
+/// The smallest entry: a batch has at least one.
+inline constexpr std::uint32_t kPingBytesMin = kEntryHeaderBytes;
 
 struct PingpongOptions {
   LinkKind link = LinkKind::verbs;

@@ -25,6 +25,21 @@ run() {
   "$here/check_report.py" "$scratch/report"
 }
 
+# pingpong VERB FLAG...: server and client on this machine.
+pingpong() {
+  local tries server verb=$1
+  shift
+  "$tidelock" pingpong -d "$TIDELOCK_VERBS_DEVICE" --overprovisioned --timeout 300 >"$scratch/server" &
+  server=$!
+  for ((tries = 0; tries < 600; ++tries)); do
+    if grep -q 'waiting for' "$scratch/server"; then break; fi
+    sleep 0.1
+  done
+  "$tidelock" pingpong -d "${TIDELOCK_VERBS_PEER_DEVICE:-$TIDELOCK_VERBS_DEVICE}" --overprovisioned --timeout 300 \
+    --verb "$verb" "$@" "${primary:-${TIDELOCK_VERBS_ADDRESS:-}}"
+  wait "$server"
+}
+
 for shards in 1 2; do
   said "tidelock run, $shards shards"
   run $shards
@@ -33,6 +48,9 @@ said "tidelock doctor"
 code=0
 "$tidelock" doctor --link verbs || code=$?
 [ $code -lt 2 ] || { echo "the doctor found what stops the engine: exit code $code"; exit 1; }
+said "tidelock pingpong"
+pingpong link -a -n 5 --warmup 1
+pingpong send -n 50
 said "rdma_device_test"
 "$rdma_test" --duration=true --test-case-exclude='rdma/port*'
 # The last, since soft-RoCE does not recover from it.

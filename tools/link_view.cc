@@ -37,7 +37,7 @@ std::string readable_age(std::uint64_t ns) {
 
 std::string printable(std::string text) {
   for (char& c : text) {
-    if (c < ' ' || c == '\x7f') c = '?';
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
   }
   return text;
 }

@@ -79,6 +79,10 @@ Result<std::optional<nlohmann::json>> RemoteNode::next_message() {
       return Error::from_errno(EBADMSG, "the other machine sends what only the primary's may");
     TL_TRY(auto message, SideChannel::parse(frame->body));
     TL_TRY(check_node_message(message, static_cast<std::uint32_t>(sent_.size())));
+    if (message["event"] == "ended") {
+      ended_ = message["how"];
+      continue;
+    }
     return std::optional<nlohmann::json>(std::move(message));
   }
 }
@@ -111,32 +115,35 @@ Status RemoteNode::pump() {
   return channel_.flush();
 }
 
-Status RemoteNode::send_results(const nlohmann::json& primary, bool interrupted) {
+Status RemoteNode::send_results(const nlohmann::json& primary, bool interrupted,
+                                const std::vector<std::string>& failures) {
   nlohmann::json rest = primary;
   if (rest.is_object() && rest.contains("shards")) {
     for (const auto& shard : rest["shards"]) TL_TRY(channel_.send({{"command", "shard"}, {"result", shard}}));
     rest.erase("shards");
   }
-  TL_TRY(channel_.send({{"command", "result"}, {"result", rest}, {"interrupted", interrupted}}));
+  TL_TRY(channel_.send(
+      {{"command", "result"}, {"result", rest}, {"interrupted", interrupted}, {"failures", failures}}));
   return channel_.send_all();
 }
 
-/// The other side hangs up when its node has ended.
+/// The other side says how its node has ended, and hangs up. Without that word it did not end well.
 std::string RemoteNode::reap(Duration timeout) {
-  if (!lost_.empty()) return "is out of reach: " + lost_;
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout.ns);
-  while (std::chrono::steady_clock::now() < deadline) {
-    if (const Status sent = channel_.flush(); !sent) return {};
-    auto frame = channel_.receive();
-    if (!frame) {
-      return frame.error().code().value() == ECONNRESET
-                 ? ""
-                 : fmt::format("is out of reach: {}", frame.error().message());
+  std::string error;
+  while (!ended_ && lost_.empty() && std::chrono::steady_clock::now() < deadline) {
+    static_cast<void>(channel_.flush());  // receive() tells what is wrong
+    const auto message = receive();
+    if (message && message->has_value()) {
+      if ((**message)["event"] == "error" && error.empty()) error = (**message)["message"];
+      continue;
     }
     pollfd entry{channel_.fd(), POLLIN, 0};
-    ::poll(&entry, 1, 20);
+    if (!ended_ && lost_.empty()) ::poll(&entry, 1, 20);
   }
-  return "did not hang up in time";
+  if (!error.empty()) return "failed: " + error;
+  if (ended_) return *ended_;
+  return lost_.empty() ? "did not end in time" : "is out of reach: " + lost_;
 }
 
 }  // namespace tidelock::tools

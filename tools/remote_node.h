@@ -32,7 +32,9 @@ class RemoteNode final : public NodeEnd {
   /// Sends what receipts there are and fit. To be called all the time while the load runs.
   Status pump();
   /// The primary's own results, from which the other side makes its report.
-  Status send_results(const nlohmann::json& primary, bool interrupted);
+  /// `failures`: what went wrong here so far; the other side's run has then failed, too.
+  Status send_results(const nlohmann::json& primary, bool interrupted,
+                      const std::vector<std::string>& failures);
 
  private:
   RemoteNode(SideChannel channel, ReceiptChannels receipts, std::uint32_t shards)
@@ -44,6 +46,7 @@ class RemoteNode final : public NodeEnd {
   ReceiptChannels receipts_;
   std::vector<std::uint64_t> sent_;   ///< receipts, a shard
   std::vector<std::uint64_t> taken_;  ///< of those, by the verifier
+  std::optional<std::string> ended_;  ///< how the other side's node did, once it has said so
   std::string lost_;                  ///< why nothing can be sent any more
 };
 

@@ -70,6 +70,8 @@ Result<ReplicaSession::Result> ReplicaSession::execute(const RunSession::Progres
   }
   const std::string end = node_->reap(closing_ ? seconds(20) : Duration{0});
   if (closing_ && !end.empty()) fail("the replica process " + end);
+  // The primary's machine takes no end for a good one that is not called so.
+  if (channel_->send({{"event", "ended"}, {"how", end}})) static_cast<void>(channel_->send_all());
   if (!ready_ && outcome_.signal == 0) {
     return Error(std::make_error_code(std::errc::no_child_process),
                  outcome_.failures.empty() ? "the replica process ended before it was ready"
@@ -189,7 +191,7 @@ Status ReplicaSession::on_command(const nlohmann::json& message) {
   const auto command = message.find("command");
   if (command == message.end() || !command->is_string()) return unexpected();
   if (*command == "shard" && message.contains("result")) {
-    TL_TRY(check_shard_result(message["result"], shards));
+    TL_TRY(check_shard_result(message["result"], shards, NodeRole::primary));
     if (!message["result"].contains("ack_ns") || primary_shards_.size() >= shards) return unexpected();
     primary_shards_.push_back(message["result"]);
     return {};
@@ -197,6 +199,12 @@ Status ReplicaSession::on_command(const nlohmann::json& message) {
   if (*command == "result" && message.contains("result") && message["result"].is_object()) {
     outcome_.primary = message["result"];
     interrupted_ = message.contains("interrupted") && message["interrupted"] == true;
+    const auto failures = message.find("failures");
+    if (failures == message.end() || !failures->is_array()) return unexpected();
+    for (const auto& failure : *failures) {
+      if (!failure.is_string()) return unexpected();
+      fail("primary's machine: " + failure.get<std::string>());
+    }
     return {};
   }
   if (*command == "finish") {

@@ -163,6 +163,9 @@ bool passed(const nlohmann::json& report) {
   // Every acknowledged write left a receipt, and every receipt was checked.
   if (report.at("checked") == 0 || report.at("checked") != report.at("acknowledged")) return false;
   for (const auto& shard : report.at("shards")) {
+    for (const char* must_be_zero : {"stale", "wrong", "unverified", "failed"}) {
+      if (shard.at(must_be_zero) != 0) return false;
+    }
     if (shard.at("last_lsn") != shard.at("replica_lsn")) return false;
     if (shard.at("digest_keys") != shard.at("loaded")) return false;
     if (!report.at("interrupted").get<bool>() && shard.at("loaded") != shard.at("keys")) return false;

@@ -228,9 +228,11 @@ void RunSession::on_message(Node& node, const nlohmann::json& message) {
 }
 
 void RunSession::command(Node& node, nlohmann::json message) {
-  if (node.gone) return;
-  if (!node.end) return;
-  if (const Status sent = node.end->send(message); !sent) node.gone = true;
+  if (node.gone || !node.end) return;
+  const Status sent = node.end->send(message);
+  // How it ended is told by drain(), and at the end by close_nodes(): to them it is not gone yet.
+  if (!sent && started_)
+    node_failed(fmt::format("the {} process took no command: {}", node.name, sent.error().message()));
 }
 
 void RunSession::finish_replica() {
@@ -245,16 +247,16 @@ void RunSession::finish_replica() {
 
 void RunSession::close_nodes() {
   if (remote_ != nullptr && !replica_.gone && primary_.result) {
-    // What keeps it from being sent is told by the other side's end.
-    static_cast<void>(remote_->send_results(*primary_.result, outcome_.signal != 0));
+    const Status sent = remote_->send_results(*primary_.result, outcome_.signal != 0, outcome_.failures);
+    if (!sent) node_failed("the replica's machine did not take the results: " + sent.error().message());
   }
   // The replica first: it then ends a link whose peer is alive, and nobody reports a loss.
   for (Node* node : {&replica_, &primary_}) {
     if (!node->end) continue;
-    if (started_ && !node->gone) command(*node, {{"command", "close"}});
+    const bool alive = !node->gone;
+    if (started_ && alive) command(*node, {{"command", "close"}});
     const std::string end = node->end->reap(started_ && outcome_.signal == 0 ? seconds(20) : seconds(2));
-    if (started_ && !node->gone && !end.empty())
-      node_failed(fmt::format("the {} process {}", node->name, end));
+    if (started_ && alive && !end.empty()) node_failed(fmt::format("the {} process {}", node->name, end));
   }
 }
 

@@ -26,6 +26,7 @@ constexpr std::int64_t kAliveMs = 1'000;
 constexpr std::int64_t kSilenceMs = 30'000;
 constexpr std::size_t kReadBytes = 256 << 10;
 constexpr std::size_t kTextBytesMax = 4096;
+constexpr int kDepthMax = 16;  ///< no message of ours nests deeper
 
 std::int64_t now_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -81,10 +82,28 @@ int try_connect(int fd, const sockaddr_in& address, std::int64_t deadline_ms) {
   return code;
 }
 
-/// Texts end up on a terminal and in reports.
-void make_printable(nlohmann::json& json) {
-  if (json.is_structured()) {
-    for (auto& member : json) make_printable(member);
+/// The rest of a text is left as it is: it may be in any language.
+void replace_controls(std::string& text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
+  }
+}
+
+/// Texts end up on a terminal and in reports, and so do the names of members.
+void make_printable(nlohmann::json& json, int depth = 0) {
+  if (depth > kDepthMax) {
+    json = nullptr;
+  } else if (json.is_object()) {
+    nlohmann::json clean = nlohmann::json::object();
+    for (auto member = json.begin(); member != json.end(); ++member) {
+      make_printable(member.value(), depth + 1);
+      std::string name = member.key();
+      replace_controls(name);
+      clean[name] = std::move(member.value());
+    }
+    json = std::move(clean);
+  } else if (json.is_array()) {
+    for (auto& member : json) make_printable(member, depth + 1);
   } else if (json.is_string()) {
     auto& text = json.get_ref<std::string&>();
     if (text.size() > kTextBytesMax) {
@@ -92,17 +111,21 @@ void make_printable(nlohmann::json& json) {
       while (!text.empty() && static_cast<unsigned char>(text.back()) >= 0x80)
         text.pop_back();  // half of one
     }
-    for (char& c : text) {
-      if (c < ' ' || c == '\x7f') c = '?';
-    }
+    replace_controls(text);
   }
 }
 
-/// No message of ours nests deeper; the parser's own memory is then bounded by the message.
+/// The parser's own memory is then bounded by the message. What is in a text does not count.
 bool nests_too_deeply(const std::string& text) {
-  constexpr int kDepthMax = 16;
   int depth = 0;
+  bool quoted = false, escaped = false;
   for (const char c : text) {
+    if (quoted) {
+      if (c == '"' && !escaped) quoted = false;
+      escaped = c == '\\' && !escaped;
+      continue;
+    }
+    if (c == '"') quoted = true;
     if (c == '[' || c == '{') ++depth;
     if (c == ']' || c == '}') --depth;
     if (depth > kDepthMax) return true;

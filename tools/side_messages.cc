@@ -1,12 +1,23 @@
 #include "side_messages.h"
 
+#include <array>
 #include <cerrno>
 #include <cmath>
+#include <span>
+#include <string>
 
 #include <tidelock/reactor/histogram.h>
 
 namespace tidelock::tools {
 namespace {
+
+constexpr std::array kAllCounters{"keys",       "loaded",           "reads",   "writes", "failed",
+                                  "receipts",   "receipts_skipped", "checked", "stale",  "wrong",
+                                  "unverified", "digest_keys",      "last_lsn"};
+/// Not digest_keys, nor the digest: a node that could not compute it leaves it out, and has failed.
+constexpr std::array kPrimaryCounters{"keys",     "loaded",           "reads",   "writes", "failed",
+                                      "receipts", "receipts_skipped", "last_lsn"};
+constexpr std::array kReplicaCounters{"checked", "stale", "wrong", "unverified", "last_lsn"};
 
 Error bad(const std::string& what) { return Error::from_errno(EBADMSG, "the other machine sends " + what); }
 
@@ -87,7 +98,7 @@ Result<SideConfig> side_config_from(const nlohmann::json& json, const RunOptions
   return side;
 }
 
-Status check_shard_result(const nlohmann::json& result, std::uint32_t shards) {
+Status check_shard_result(const nlohmann::json& result, std::uint32_t shards, NodeRole role) {
   if (!result.is_object() || !is_number(result, "shard", shards - 1)) return bad("a result of no shard");
   for (const auto& [name, value] : result.items()) {
     const bool histogram = name == "ack_ns" || name == "check_delay_ns";
@@ -97,10 +108,16 @@ Status check_shard_result(const nlohmann::json& result, std::uint32_t shards) {
   for (const char* text : {"digest", "first_error", "first_violation"}) {
     if (result.contains(text) && !result[text].is_string()) return bad("a result whose texts are none");
   }
-  for (const char* number : {"keys", "loaded", "reads", "writes", "failed", "receipts", "receipts_skipped",
-                             "checked", "stale", "wrong", "unverified", "digest_keys", "last_lsn"}) {
-    if (result.contains(number) && !result[number].is_number_unsigned())
+  // Sums of so many must not wrap around, whatever another machine says.
+  constexpr std::uint64_t kCountMax = 1ULL << 53;
+  for (const char* number : kAllCounters) {
+    if (result.contains(number) && !is_number(result, number, kCountMax))
       return bad("a result whose numbers are none");
+  }
+  const std::span<const char* const> counted =
+      role == NodeRole::primary ? std::span<const char* const>(kPrimaryCounters) : kReplicaCounters;
+  for (const char* number : counted) {
+    if (!result.contains(number)) return bad(std::string("a result without its ") + number);
   }
   return {};
 }
@@ -119,11 +136,12 @@ Status check_node_message(const nlohmann::json& message, std::uint32_t shards) {
   if (event == "shard") {
     if (!message.contains("result") || !message["result"].contains("check_delay_ns"))
       return bad("a shard without its result");
-    return check_shard_result(message["result"], shards);
+    return check_shard_result(message["result"], shards, NodeRole::replica);
   }
   bool good = event == "result";
   if (event == "progress") good = is_number(message, "checked") && is_number(message, "stale");
   if (event == "notice") good = is_text(message, "text");
+  if (event == "ended") good = is_text(message, "how");
   if (event == "error") good = is_text(message, "message");
   if (event == "ready") {
     good = message.contains("notices") && message["notices"].is_array();

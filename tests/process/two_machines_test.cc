@@ -17,6 +17,8 @@
 #include <tidelock/base/bytes.h>
 
 #include "program.h"
+#include "side_channel.h"
+#include "side_messages.h"
 
 using namespace std::chrono_literals;
 using tidelock::test::kTidelock;
@@ -91,7 +93,7 @@ std::string frame(std::uint8_t kind, const std::string& body) {
   return bytes + body;
 }
 
-const std::string kHello = frame(1, R"({"tidelock":"side channel","version":1})");
+const std::string kHello = frame(1, R"({"tidelock":"side channel","version":2})");
 
 std::vector<std::string> primary_flags(const std::string& address, const std::string& seconds = "0.5",
                                        const std::vector<std::string>& more = {}) {
@@ -252,7 +254,7 @@ TEST_CASE("a primary gives up on a replica that turns hostile, in one line") {
 
 TEST_CASE("a replica gives up on a primary that makes no sense, in one line") {
   const std::string config =
-      R"({"tidelock":"side channel","version":1,"dataset_bytes":10,"run":{"role":2,"cpus":[],"overprovisioned":true,)"
+      R"({"tidelock":"side channel","version":2,"dataset_bytes":10,"run":{"role":2,"cpus":[],"overprovisioned":true,)"
       R"("shards":SHARDS,"ack":2,"duration_s":1.0,"value_bytes":10,"read_ratio":0.5,"keys":0,"seed":1,"in_flight":4,)"
       R"("wake":0,"log_bytes":1048576,"ring_bytes":262144,"timeout_s":TIMEOUT,"link":0,"socket":"SOCKET",)"
       R"("device":"","primary_address":"","replica_address":"","port":7471}})";
@@ -266,8 +268,8 @@ TEST_CASE("a replica gives up on a primary that makes no sense, in one line") {
   const std::vector<std::string> tricks{
       "HTTP/1.1 400 Bad Request\r\n\r\n",
       frame(1, "{}"),
-      frame(1, R"({"tidelock":"side channel","version":1,"dataset_bytes":1})"),
-      frame(1, R"({"tidelock":"side channel","version":1,"dataset_bytes":-1})"),
+      frame(1, R"({"tidelock":"side channel","version":2,"dataset_bytes":1})"),
+      frame(1, R"({"tidelock":"side channel","version":2,"dataset_bytes":-1})"),
       with("0", "5.0", "@x"),
       with("257", "5.0", "@x"),
       with("\"1\"", "5.0", "@x"),
@@ -313,4 +315,38 @@ TEST_CASE("flags of a run on two machines, and of its link, that do not go toget
   refused({"--link", "verbs", "--primary-address", "10.0.0.1", "--port", "0"}, "--port");
   refused({"--device", "mlx5_0"}, "--link verbs");
   refused({"--link", "smoke"}, "--link");
+}
+
+TEST_CASE("the side channel counts how deep a message nests, whatever its texts hold") {
+  using tidelock::tools::SideChannel;
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  CHECK_FALSE(SideChannel::parse(R"({"a":")" + std::string(100'000, ']') + R"(","b":)" + deep + "}"));
+  CHECK_FALSE(SideChannel::parse(R"({"a":"\"]]]]]]]]","b":)" + deep + "}"));
+  const auto texts = SideChannel::parse(R"({"a":")" + std::string(100, '[') + R"(\\","b":[[1]]})");
+  REQUIRE(texts);
+  CHECK(texts->at("b")[0][0] == 1);
+}
+
+TEST_CASE("what comes through the side channel prints, names and other languages, too") {
+  const auto parsed =
+      tidelock::tools::SideChannel::parse(R"({"na\u001b[2Jme":"\u0007 \u00e9","list":[{"\u0000":1}]})");
+  REQUIRE(parsed);
+  CHECK(parsed->dump() == R"({"list":[{"?":1}],"na?[2Jme":"? é"})");
+}
+
+TEST_CASE("a shard's result from another machine has all its numbers, in bounds") {
+  using tidelock::tools::check_shard_result;
+  using tidelock::NodeRole;
+  const nlohmann::json good = {{"shard", 0U}, {"checked", 1U},    {"stale", 0U},
+                               {"wrong", 0U}, {"unverified", 0U}, {"last_lsn", 9U}};
+  CHECK(check_shard_result(good, 1, NodeRole::replica));
+  CHECK_FALSE(check_shard_result(good, 1, NodeRole::primary));
+  for (const char* name : {"checked", "stale", "wrong", "unverified", "last_lsn"}) {
+    nlohmann::json without = good;
+    without.erase(name);
+    CHECK_FALSE(check_shard_result(without, 1, NodeRole::replica));
+    nlohmann::json huge = good;
+    huge[name] = (1ULL << 53) + 1;
+    CHECK_FALSE(check_shard_result(huge, 1, NodeRole::replica));
+  }
 }

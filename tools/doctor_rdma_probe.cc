@@ -90,8 +90,13 @@ RdmaDeviceFacts ask(ibv_device* device) {
   facts.name = ibv_get_device_name(device);
   const Handle<ibv_context> context(ibv_open_device(device));
   ibv_device_attr attributes{};
-  if (context == nullptr || ibv_query_device(context.get(), &attributes) != 0) {
+  if (context == nullptr) {
     facts.error = error_text(errno);
+    return facts;
+  }
+  // Its answer is the errno value; errno itself need not be set.
+  if (const int code = ibv_query_device(context.get(), &attributes); code != 0) {
+    facts.error = error_text(code);
     return facts;
   }
   const auto count = [](int number) { return number < 0 ? 0 : static_cast<std::uint64_t>(number); };
@@ -108,7 +113,9 @@ RdmaDeviceFacts ask(ibv_device* device) {
       port.state = ibv_port_state_str(of_port.state);
       port.active = of_port.state == IBV_PORT_ACTIVE;
       port.link_layer = layer_name(of_port.link_layer);
-      port.mtu_bytes = 128U << of_port.active_mtu;
+      // A driver's number: one that the verbs do not know says nothing.
+      if (of_port.active_mtu >= IBV_MTU_256 && of_port.active_mtu <= IBV_MTU_4096)
+        port.mtu_bytes = 128U << of_port.active_mtu;
     }
     find_gid(gids, port);
     facts.ports.push_back(std::move(port));

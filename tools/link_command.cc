@@ -4,6 +4,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <ctime>
 #include <unistd.h>
 #include <vector>
@@ -15,21 +16,22 @@
 #include "inspect_client.h"
 #include "link_view.h"
 #include "node_events.h"
+#include "say.h"
 
 namespace tidelock::tools {
 namespace {
 
-volatile std::sig_atomic_t ended = 0;
+volatile std::sig_atomic_t ended = 0;  ///< the exit status that goes with the signal
 
 int fail(const std::string& text) {
-  fmt::print(stderr, "tidelock link: {}\n", text);
+  say("tidelock link: " + text + "\n");
   return kExitUsage;
 }
 
-/// Ctrl-C is how one leaves a watch: it is no failure.
+/// Ctrl-C is how one leaves a watch: there it is no failure.
 void take_signals() {
   struct sigaction action {};
-  action.sa_handler = [](int) { ended = 1; };
+  action.sa_handler = [](int signal) { ended = signal == SIGINT ? kExitInterrupted : kExitTerminated; };
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
@@ -68,7 +70,7 @@ CLI::App* add_link_command(CLI::App& app, LinkCommandOptions& options) {
   CLI::App* link = app.add_subcommand("link", "Show the links of running nodes: peers, states, counters");
   link->description(
       "Shows the links of this user's running nodes: peers, states, how they came to be, and counters.\n"
-      "Exit status: 0; 2 there was nobody to ask.");
+      "Exit status: 0; 2 there was nobody to ask; 130 interrupted, but for --watch.");
   auto* at = link->add_option("--at", options.at, "Socket of an engine, its Options::inspect");
   link->add_option("--pid", options.pid, "Process of a node that tidelock run has started")
       ->check(CLI::Range(1L, 1L << 30))
@@ -92,16 +94,23 @@ int link_command(const LinkCommandOptions& options) {
     if (!nodes) return fail(nodes.error().message());
     const auto now = Clock::now();
     const double since = first ? 0 : std::chrono::duration<double>(now - before_at).count();
-    auto text = options.json ? Result<std::string>(nlohmann::json{{"nodes", *nodes}}.dump() + "\n")
-                             : format_links(*nodes, before, since);
+    auto text = options.json
+                    ? Result<std::string>(nlohmann::json{{"nodes", *nodes}}.dump(
+                                              -1, ' ', false, nlohmann::json::error_handler_t::replace) +
+                                          "\n")
+                    : format_links(*nodes, before, since);
     if (!text) return fail(text.error().message());
-    if (!print((clear ? "\033[H\033[J" : first || options.json ? "" : "\n") + *text)) return kExitOk;
+    if (!print((clear ? "\033[H\033[J" : first || options.json ? "" : "\n") + *text)) {
+      // A reader that has seen enough is no failure.
+      return errno == EPIPE ? kExitOk
+                            : fail(std::string("cannot write to standard output: ") + std::strerror(errno));
+    }
     if (options.watch <= 0) return kExitOk;
     before = *std::move(nodes);
     before_at = now;
     sleep_for(options.watch);
   }
-  return kExitOk;
+  return options.watch > 0 ? kExitOk : ended;
 }
 
 }  // namespace tidelock::tools

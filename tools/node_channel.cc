@@ -28,7 +28,7 @@ Result<std::pair<NodeChannel, NodeChannel>> NodeChannel::pair() {
 }
 
 Status NodeChannel::send(const nlohmann::json& message) {
-  const std::string text = message.dump();
+  const std::string text = message.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   while (::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL) < 0) {
     if (errno == EINTR) continue;
     if (errno == EMSGSIZE) {

@@ -43,6 +43,8 @@ Result<NodeProcess> NodeProcess::start(const NodeConfig& config, int dataset_fd,
   TL_TRY(auto channels, NodeChannel::pair());
   const pid_t parent = ::getpid();
   const char* role = config.role == NodeRole::primary ? "primary" : "replica";
+  // An ignored SIGCHLD, which a parent can leave to us, would lose how the node ends.
+  std::signal(SIGCHLD, SIG_DFL);
   const pid_t pid = ::fork();
   if (pid < 0) return Error::from_errno(errno, "cannot start a process: is the limit of processes reached?");
   if (pid == 0) become_node(parent, channels.second.fd(), dataset_fd, receipts_fd, role);
@@ -63,7 +65,9 @@ std::string NodeProcess::reap(Duration timeout) {
     const pid_t ended = ::waitpid(pid_, &status, killed ? 0 : WNOHANG);
     if (ended == pid_ || (ended < 0 && errno != EINTR)) {
       pid_ = -1;
-      if (killed) {
+      if (ended < 0) {
+        end_ = fmt::format("ended nobody knows how ({})", ::strerror(errno));
+      } else if (killed) {
         end_ = "did not end in time and was killed";
       } else if (WIFSIGNALED(status)) {
         end_ = fmt::format("ended by signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)));

@@ -18,6 +18,7 @@
 #include "replica_session.h"
 #include "run_report.h"
 #include "run_session.h"
+#include "say.h"
 
 namespace tidelock::tools {
 namespace {
@@ -25,16 +26,15 @@ namespace {
 constexpr std::uint32_t kGeneratedKeys = 10'000;
 
 int fail(const Error& error) {
-  fmt::print(stderr, "tidelock run: {}\n", error.message());
+  say(fmt::format("tidelock run: {}\n", error.message()));
   return kExitUsage;
 }
 
 Result<Dataset> load_dataset(RunOptions& options) {
   if (!options.input.empty()) return Dataset::read(options.input, options.format);
   if (::access(kDpkgStatusPath, R_OK) == 0) return Dataset::read(kDpkgStatusPath, InputFormat::dpkg);
-  fmt::print(stderr,
-             "tidelock run: no {} here: using made-up data from seed {} (--input FILE takes your own)\n",
-             kDpkgStatusPath, options.seed);
+  say(fmt::format("tidelock run: no {} here: using made-up data from seed {} (--input FILE takes your own)\n",
+                  kDpkgStatusPath, options.seed));
   return Dataset::generate(options.seed, kGeneratedKeys, options.value_bytes);
 }
 
@@ -53,18 +53,18 @@ class ProgressLine {
     last_ = now;
     last_ops_ = progress.ops;
     if (progress.phase == "load") {
-      fmt::print(stderr, "\r\033[Kloading {} of {} records; {} receipts checked", progress.loaded,
-                 progress.total, progress.checked);
+      say(fmt::format("\r\033[Kloading {} of {} records; {} receipts checked", progress.loaded,
+                      progress.total, progress.checked));
     } else {
-      fmt::print(stderr, "\r\033[K{} ops, {:.0f} ops/s; {} receipts checked, {} stale{}", progress.ops, rate,
-                 progress.checked, progress.stale,
-                 progress.failed > 0 ? fmt::format(", {} failed", progress.failed) : "");
+      say(fmt::format("\r\033[K{} ops, {:.0f} ops/s; {} receipts checked, {} stale{}", progress.ops, rate,
+                      progress.checked, progress.stale,
+                      progress.failed > 0 ? fmt::format(", {} failed", progress.failed) : ""));
     }
     shown_ = true;
     std::fflush(stderr);
   }
   void clear() {
-    if (shown_) fmt::print(stderr, "\r\033[K");
+    if (shown_) say("\r\033[K");
     shown_ = false;
   }
 
@@ -206,7 +206,9 @@ int conclude(const RunOptions& options, const Dataset& dataset, const CorePlan& 
   } catch (const std::exception&) {  // of what another machine has sent
     return fail(Error::from_errno(EBADMSG, "the other machine's results make no sense"));
   }
-  const std::string text = options.json ? report.dump(2) + "\n" : format_report(report);
+  const std::string text = options.json
+                               ? report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+                               : format_report(report);
   if (const Status written = write_output(file, options.output, text); !written) return fail(written.error());
   if (outcome.signal == SIGINT) return kExitInterrupted;
   if (outcome.signal == SIGTERM) return kExitTerminated;
@@ -259,7 +261,7 @@ int run_command(RunOptions options) {
   const Progress progress = [&](const RunProgress& now) { line.show(now); };
   const Notice notice = [&](const std::string& text) {
     line.clear();
-    fmt::print(stderr, "tidelock run: {}\n", text);
+    say("tidelock run: " + text + "\n");
   };
   return options.role == RunRole::replica ? run_replica_half(options, progress, notice, line)
                                           : run_here(options, progress, notice, line);

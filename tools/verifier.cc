@@ -9,6 +9,8 @@
 #include <tidelock/reactor/reactor.h>
 #include <tidelock/replication/wire.h>
 
+#include "doctor_files.h"
+
 namespace tidelock::tools {
 namespace {
 
@@ -77,12 +79,13 @@ void ShardVerifier::check(const ReceiptNote& note) {
   if (!seen || seen->value < note.lsn) {
     add(counters_.stale);
     return note_violation(fmt::format("shard {}: key \"{}\" was notified at LSN {} and read at LSN {}",
-                                      shard_.value, key, note.lsn, seen ? seen->value : 0));
+                                      shard_.value, printable(std::string(key)), note.lsn,
+                                      seen ? seen->value : 0));
   }
   if (seen->value == note.lsn && crc32c(0, as_bytes(value_)) != note.value_crc) {
     add(counters_.wrong);
     note_violation(fmt::format("shard {}: key \"{}\" at LSN {} holds other bytes than were written",
-                               shard_.value, key, note.lsn));
+                               shard_.value, printable(std::string(key)), note.lsn));
   }
 }
 

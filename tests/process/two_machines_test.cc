@@ -335,8 +335,8 @@ TEST_CASE("what comes through the side channel prints, names and other languages
 }
 
 TEST_CASE("a shard's result from another machine has all its numbers, in bounds") {
-  using tidelock::tools::check_shard_result;
   using tidelock::NodeRole;
+  using tidelock::tools::check_shard_result;
   const nlohmann::json good = {{"shard", 0U}, {"checked", 1U},    {"stale", 0U},
                                {"wrong", 0U}, {"unverified", 0U}, {"last_lsn", 9U}};
   CHECK(check_shard_result(good, 1, NodeRole::replica));

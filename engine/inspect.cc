@@ -20,7 +20,8 @@ namespace {
 constexpr std::size_t kClientsMax = 8;
 constexpr std::size_t kRequestBytesMax = 256;
 constexpr std::int64_t kIdleMs = 60'000;
-constexpr int kSendSeconds = 2;
+constexpr std::int64_t kSendMs = 2'000;
+constexpr std::int64_t kStopLookMs = 100;  ///< how often a send that waits looks whether it is the end
 
 std::int64_t now_ms() { return SystemClock().now().ns / 1'000'000; }
 
@@ -31,6 +32,12 @@ socklen_t fill(sockaddr_un& address, const std::string& path) {
   const bool abstract = path[0] == '@';
   if (abstract) address.sun_path[0] = '\0';
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + (abstract ? 0 : 1));
+}
+
+/// connect(2) to a regular file is refused, too: this comes before is_stale().
+bool is_no_socket(const std::string& path) {
+  struct stat there {};
+  return ::lstat(path.c_str(), &there) == 0 && !S_ISSOCK(there.st_mode);
 }
 
 /// Whether the socket in the way is one that a killed process has left behind.
@@ -48,9 +55,17 @@ Status listen_at(int fd, const std::string& path) {
   // On Linux bind() gives the file the socket's own mode, less the umask: it is never open to others.
   ::fchmod(fd, S_IRUSR | S_IWUSR);
   int bound = ::bind(fd, name, bytes);
-  if (bound != 0 && errno == EADDRINUSE && path[0] != '@' && is_stale(name, bytes)) {
+  const bool taken = bound != 0 && errno == EADDRINUSE;
+  if (taken && path[0] != '@' && is_no_socket(path)) {
+    return Error::from_errno(
+        EADDRINUSE,
+        "Options::inspect: '" + path + "' exists and is no socket: choose another path, or move it away");
+  }
+  if (taken && path[0] != '@' && is_stale(name, bytes)) {
     ::unlink(path.c_str());
     bound = ::bind(fd, name, bytes);
+  } else if (taken) {
+    errno = EADDRINUSE;  // not what the looks above have left there
   }
   if (bound == 0 && ::listen(fd, kClientsMax) == 0) return {};
   return Error::from_errno(errno, "Options::inspect: cannot listen on '" + path +
@@ -64,11 +79,21 @@ bool same_user(int fd) {
   return peer.uid == ::geteuid() || peer.uid == 0;
 }
 
-bool send_all(int fd, const std::string& text) {
+/// One deadline for all of it: whoever takes a byte now and then holds nobody up for longer.
+bool send_all(int fd, const std::string& text, const std::atomic<bool>& stopping) {
+  const std::int64_t deadline = now_ms() + kSendMs;
   for (std::size_t sent = 0; sent < text.size();) {
-    const ssize_t count = ::send(fd, text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
-    if (count <= 0) return false;  // gone, or it takes nothing
-    sent += static_cast<std::size_t>(count);
+    const std::int64_t left = deadline - now_ms();
+    if (left <= 0 || stopping.load(std::memory_order_acquire)) return false;
+    const ssize_t count = ::send(fd, text.data() + sent, text.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count > 0) {
+      sent += static_cast<std::size_t>(count);
+    } else if (count < 0 && errno == EAGAIN) {
+      pollfd entry{fd, POLLOUT, 0};
+      ::poll(&entry, 1, static_cast<int>(std::min(left, kStopLookMs)));
+    } else if (count == 0 || errno != EINTR) {
+      return false;  // gone
+    }
   }
   return true;
 }
@@ -91,7 +116,12 @@ Result<std::unique_ptr<Inspector>> Inspector::start(const std::string& path,
 }
 
 Inspector::Inspector(std::string path, int fd, std::function<std::string()> answer)
-    : path_(std::move(path)), fd_(fd), answer_(std::move(answer)) {}
+    : path_(std::move(path)), fd_(fd), answer_(std::move(answer)) {
+  struct stat made {};
+  if (path_[0] == '@' || ::lstat(path_.c_str(), &made) != 0) return;
+  device_ = made.st_dev;
+  inode_ = made.st_ino;
+}
 
 Inspector::~Inspector() {
   stopping_.store(true, std::memory_order_release);
@@ -99,7 +129,11 @@ Inspector::~Inspector() {
   if (thread_.joinable()) thread_.join();
   for (const Client& client : clients_) ::close(client.fd);
   ::close(fd_);
-  if (path_[0] != '@') ::unlink(path_.c_str());
+  struct stat there {};
+  // Somebody else's by now, if it is another one.
+  if (path_[0] != '@' && ::lstat(path_.c_str(), &there) == 0 && S_ISSOCK(there.st_mode) &&
+      there.st_dev == device_ && there.st_ino == inode_)
+    ::unlink(path_.c_str());
 }
 
 void Inspector::serve() {
@@ -139,8 +173,6 @@ void Inspector::take_client() {
     if (errno != EAGAIN && errno != EINTR) ::poll(nullptr, 0, 20);  // out of descriptors: not in a loop
     return;
   }
-  const timeval patience{kSendSeconds, 0};
-  ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
   if (same_user(fd)) {
     clients_.push_back({fd, {}, now_ms() + kIdleMs});
   } else {
@@ -157,9 +189,11 @@ bool Inspector::hear(Client& client) {
   client.request.append(bytes.data(), static_cast<std::size_t>(count));
   client.idle_until_ms = now_ms() + kIdleMs;
   for (std::size_t end; (end = client.request.find('\n')) != std::string::npos;) {
+    if (stopping_.load(std::memory_order_acquire)) return false;
     const bool known = client.request.compare(0, end, "links") == 0;
     client.request.erase(0, end + 1);
-    if (!send_all(client.fd, (known ? answer_() : R"({"error":"the one request here is: links"})") + '\n'))
+    if (!send_all(client.fd, (known ? answer_() : R"({"error":"the one request here is: links"})") + '\n',
+                  stopping_))
       return false;
   }
   return client.request.size() < kRequestBytesMax;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,8 +22,8 @@ std::string links_json(const Options& options, const std::vector<LinkInfo>& link
 
 class Inspector {
  public:
-  /// `path`: made with mode 0600 and removed at the end, or "@name" (abstract). Only processes of this user
-  /// and root are answered. `answer` makes the line, on the serving thread.
+  /// `path`: made with mode 0600 and removed at the end if it is still ours, or "@name" (abstract). Only
+  /// processes of this user and root are answered. `answer` makes the line, on the serving thread.
   /// Errors:   EADDRINUSE and others name the path
   static Result<std::unique_ptr<Inspector>> start(const std::string& path,
                                                   std::function<std::string()> answer);
@@ -44,6 +45,7 @@ class Inspector {
 
   std::string path_;
   int fd_;
+  std::uint64_t device_ = 0, inode_ = 0;  ///< of the socket's file, as made
   std::function<std::string()> answer_;
   std::vector<Client> clients_;
   std::atomic<bool> stopping_{false};

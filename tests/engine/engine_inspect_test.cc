@@ -1,5 +1,6 @@
 // What an engine shows of its links: to its embedder, and on a socket to other processes of its user.
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <unistd.h>
@@ -166,6 +167,22 @@ TEST_CASE("an inspection socket in the file system is its user's, and goes with 
     CHECK(Asking(path).connected());
   }
   CHECK_FALSE(std::filesystem::exists(path));
+}
+
+TEST_CASE("a file that is no socket, named as the inspection socket, is refused and survives") {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("tidelock-inspect-file-" + std::to_string(::getpid())))
+          .string();
+  std::ofstream(path) << "precious";
+  Options options = small_options();
+  options.inspect = path;
+  const auto refused = Engine::open(options);
+  REQUIRE_FALSE(refused);
+  CHECK(has(refused.error().message(), "is no socket"));
+  std::string kept;
+  std::ifstream(path) >> kept;
+  CHECK(kept == "precious");
+  std::filesystem::remove(path);
 }
 
 TEST_SUITE_END();

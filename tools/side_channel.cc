@@ -193,8 +193,12 @@ Status SideChannel::flush() {
 }
 
 Status SideChannel::send_all() {
+  // For all of it: one that takes a byte now and then holds nobody up for longer.
+  const std::int64_t deadline = now_ms() + kSilenceMs;
   TL_TRY(flush());
   while (unsent() > 0) {
+    if (now_ms() >= deadline)
+      return Error::from_errno(ETIMEDOUT, "the other machine takes the side channel's messages too slowly");
     wait_for(socket_.get(), POLLOUT, 100);
     TL_TRY(flush());
   }

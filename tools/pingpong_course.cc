@@ -101,8 +101,20 @@ Result<bool> PingServer::answer() {
   return true;
 }
 
+/// A client that is interrupted says goodbye behind a question and goes at once: the answer then finds
+/// nobody, and the goodbye tells why.
+Result<bool> PingServer::answer_or_part() {
+  auto answered = answer();
+  if (answered) return answered;
+  asked_.reset();
+  const auto next = lane_.take_control();
+  if (!next || !*next || !(*next)->closing) return answered.error();
+  finish(std::nullopt);
+  return true;
+}
+
 Result<bool> PingServer::step() {
-  if (asked_) return answer();
+  if (asked_) return answer_or_part();
   TL_TRY(asked_, lane_.take_control());
   if (!asked_) return false;
   if (asked_->closing) {
@@ -110,7 +122,7 @@ Result<bool> PingServer::step() {
     return true;
   }
   TL_TRY(check(*asked_));
-  TL_TRY([[maybe_unused]] const bool sent, answer());
+  TL_TRY([[maybe_unused]] const bool sent, answer_or_part());
   heard(reactor_->now());
   return true;
 }

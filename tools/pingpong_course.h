@@ -73,6 +73,7 @@ class PingServer final : public PingCourse {
   Result<bool> step() override;
   Status check(const ControlFrame& asked) const;
   Result<bool> answer();
+  Result<bool> answer_or_part();
 
   PingTerms terms_;
   Bytes memory_;

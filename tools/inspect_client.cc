@@ -91,6 +91,7 @@ std::vector<std::string> find_inspection_sockets(const std::string& proc_net_uni
     if (code == std::errc{} && rest == end && pid > 0) pids.insert(pid);
   }
   std::vector<std::string> names;
+  names.reserve(pids.size());
   for (const long pid : pids) names.push_back(std::string(kPrefix) + std::to_string(pid));
   return names;
 }

@@ -27,7 +27,7 @@ Status PingCourse::start(Reactor& reactor) {
   heard_ = reactor.refresh_now();
   TL_TRY(lane_.start(reactor));
   reactor.add_source(*this);
-  const Status begun = begin();
+  Status begun = begin();
   if (!begun) reactor.remove_source(*this);
   return begun;
 }

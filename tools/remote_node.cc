@@ -101,7 +101,8 @@ Status RemoteNode::pump() {
   std::array<ReceiptNote, kBatch> notes;
   for (bool more = true; more && channel_.unsent() < kUnsentMax;) {
     more = false;
-    for (std::uint16_t shard = 0; shard < sent_.size(); ++shard) {
+    const auto shards = static_cast<std::uint16_t>(sent_.size());  // at most 256
+    for (std::uint16_t shard = 0; shard < shards; ++shard) {
       const std::uint64_t room = kReceiptWindow - (sent_[shard] - taken_[shard]);
       const std::size_t count =
           receipts_.queue({shard}).pop(notes.data(), std::min<std::size_t>(kBatch, room));

@@ -179,7 +179,8 @@ Status ReplicaSession::take_receipts(const std::string& body) {
 
 Status ReplicaSession::give_credit() {
   std::vector<std::uint64_t> taken(got_.size());
-  for (std::uint16_t shard = 0; shard < taken.size(); ++shard)
+  const auto shards = static_cast<std::uint16_t>(taken.size());  // at most 256
+  for (std::uint16_t shard = 0; shard < shards; ++shard)
     taken[shard] = got_[shard] - (kReceiptQueueNotes - receipts_->queue({shard}).write_available());
   if (taken == taken_) return {};
   taken_ = std::move(taken);

@@ -35,13 +35,25 @@ std::byte* map_aligned(std::size_t bytes) {
 Arena::Arena(const ArenaOptions& options) : options_(options), extents_(options.huge_pages) {}
 
 Arena::~Arena() {
-  while (chunks_ != nullptr) {
-    Chunk* chunk = chunks_;
-    chunks_ = chunk->next;
-    // The next mapping at this address must not inherit what we forbade.
-    unpoison_memory(chunk, kChunkBytes);
-    ::munmap(chunk, kChunkBytes);
+  while (chunks_ != nullptr) unmap_chunk();
+}
+
+void Arena::unmap_chunk() {
+  Chunk* chunk = chunks_;
+  chunks_ = chunk->next;
+  // The next mapping at this address must not inherit what we forbade.
+  unpoison_memory(chunk, kChunkBytes);
+  ::munmap(chunk, kChunkBytes);
+}
+
+bool Arena::dismantle(std::size_t bytes) {
+  std::uint64_t unmapped = extents_.taken_bytes();
+  if (!extents_.dismantle(bytes)) return false;
+  for (; chunks_ != nullptr && unmapped < std::max<std::size_t>(bytes, 1); unmapped += kChunkBytes) {
+    unmap_chunk();
+    carved_bytes_ -= std::min<std::uint64_t>(carved_bytes_, kChunkBytes);
   }
+  return chunks_ == nullptr;
 }
 
 std::size_t Arena::class_index(std::size_t bytes) {

@@ -44,6 +44,10 @@ class Arena {
   /// Large blocks are unmapped in slices, by the owner's loop: a munmap of 64 MiB takes milliseconds.
   [[nodiscard]] bool has_deferred() const { return extents_.has_deferred(); }
   void free_some(std::size_t bytes) { extents_.free_some(bytes); }
+  /// Unmaps about `bytes` of all that there is, blocks in use, too, but a chunk at least once only chunks are
+  /// left: in one call that costs less than in pieces. Nobody allocates or frees any more. Returns whether
+  /// nothing is left.
+  [[nodiscard]] bool dismantle(std::size_t bytes);
 
   /// Taken from the system and charged: blocks in use or free in their class, extents until they are
   /// unmapped.
@@ -65,6 +69,7 @@ class Arena {
   [[nodiscard]] bool admit(std::size_t bytes);
   [[nodiscard]] std::byte* carve(std::size_t bytes);
   [[nodiscard]] bool open_chunk();
+  void unmap_chunk();
   [[nodiscard]] bool populate_chunk(std::byte* end);
   void give_tail_away();
   void push_free(std::byte* block, std::size_t index);

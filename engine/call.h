@@ -45,7 +45,7 @@ struct ScanRecord {
 };
 
 /// As a HostTask it travels between threads, as an AckWaiter it waits for its level without a fiber. The
-/// waiter's `lsn`, `level` and `deadline` are the call's own.
+/// waiter's `lsn`, `level`, `replicas` and `deadline` are the call's own.
 struct Call final : HostTask, AckWaiter {
   // What is asked. Strings keep their capacity from one call to the next.
   CallKind kind = CallKind::put;

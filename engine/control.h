@@ -1,6 +1,6 @@
-/// The control thread of an engine: everything about links that blocks. On a primary it listens and admits
-/// replicas, on a replica it connects and reconnects each shard. Links are handed to their owner cores.
-/// Thread:   made and stopped by the engine's owner; inside, a thread of its own that is never a reactor
+/// The control threads of an engine: everything about links that blocks. A primary's listens and takes what
+/// comes to the shards' doors, a replica's dial for its shards. What is decided is decided on the cores.
+/// Thread:   made and stopped by the engine's owner; inside, threads of its own that are never reactors
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include <tidelock/base/result.h>
 #include <tidelock/engine/options.h>
 #include <tidelock/reactor/reactor_group.h>
+#include <tidelock/replication/dialer.h>
 #include <tidelock/replication/transport.h>
 
 #include "events.h"
@@ -31,21 +32,15 @@ struct ControlContext {
   Transport& transport;
 };
 
-/// One line of history that a node follows.
-struct Lineage {
-  HistoryId history{};
-  std::uint64_t routing_seed = 0;
-  Epoch epoch{};
-};
-
 class Control {
  public:
   virtual ~Control() = default;
-  /// Primary: listens. Replica: connects every shard, all within connect_timeout. Then starts the thread.
+  /// Primary: listens. Replica: returns once every shard follows, all within connect_timeout.
   /// Errors:   refused with both values; else the last attempt's error, which names the path
   virtual Status start() = 0;
-  /// Ends the thread, at the latest when the connection attempt in hand has timed out. Idempotent. The object
-  /// lives on until the shards have no links any more, since these report their loss to it.
+  /// After the shards were shut. Ends the threads and, as far as the transport can, the connection attempts
+  /// in hand. Idempotent. The object lives on until the shards have no links any more, since these report
+  /// their loss to it.
   virtual void stop() = 0;
   /// After start(): a replica's is its primary's.
   [[nodiscard]] virtual Lineage lineage() const = 0;

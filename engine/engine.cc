@@ -30,7 +30,9 @@ ReactorGroupOptions group_options(const Options& options) {
   group.spin = options.spin;
   group.wake = options.wake;
   group.mailbox = options.mailbox;
-  group.reactor.max_fibers = options.max_fibers;
+  // One is the engine's own: it follows the primary.
+  const std::uint32_t own_fibers = options.role == NodeRole::replica ? 1 : 0;
+  group.reactor.max_fibers = std::min(options.max_fibers + own_fibers, kFibersMax);
   group.reactor.prepared_fibers = std::min(options.max_fibers, group.reactor.prepared_fibers);
   group.ring_entries = options.ring_entries;
   group.seed = options.seed;
@@ -93,15 +95,26 @@ Status Engine::Impl::start() {
   host = std::make_unique<Host>(*group, options.host_slots, options.max_fibers * 2);
   TL_TRY(start_shards());
   TL_TRY(start_links());
+  return start_inspector();
+}
+
+Status Engine::Impl::start_inspector() {
   if (options.inspect.empty()) return {};
-  TL_TRY(inspector, Inspector::start(options.inspect, [this] { return links_json(options, links()); }));
+  auto started = Inspector::start(options.inspect, [this] { return links_json(options, links()); });
+  if (started) {
+    inspector = *std::move(started);
+    return {};
+  }
+  // Anybody on the machine can take an abstract name. That must not keep an engine from its work.
+  if (options.inspect[0] != '@') return started.error();
+  events.add(started.error().message() + "; nobody can ask for its links");
   return {};
 }
 
 Status Engine::Impl::start_links() {
   const bool replica = options.role == NodeRole::replica;
   if (!replica && options.listen.empty()) return {};
-  TL_TRY(transport, make_transport(options, *group, shards));
+  TL_TRY(transport, make_transport(options, *group, shards, events));
   const ControlContext context{options, *group, shards, events, board, *transport};
   control = replica ? make_following(context) : make_admission(context, lineage);
   TL_TRY(control->start());

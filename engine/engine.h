@@ -42,6 +42,9 @@ struct Receipt {
 struct WriteOptions {
   AckLevel ack = AckLevel::applied;
   Duration timeout = seconds(5);
+  /// How many replicas, counted by node, must have got so far; 1 to kAckReplicasMax. 0: Options::c of them,
+  /// at least one.
+  std::uint32_t replicas = 0;
 };
 
 struct ReadOptions {
@@ -102,7 +105,8 @@ struct Digest {
 class Engine {
  public:
   /// Starts the reactors, listens or connects. A replica returns once every shard follows its primary, for
-  /// which all shards together have Options::connect_timeout. Not from a fiber.
+  /// which all shards together have Options::connect_timeout: then, a snapshot may still be under way. Not
+  /// from a fiber.
   static Result<std::unique_ptr<Engine>> open(const Options& options);
   /// close() with ten seconds, if it was not called. An engine that will not end by then is left behind with
   /// its memory rather than pulled from under its threads.
@@ -116,7 +120,8 @@ class Engine {
   Status close(Duration timeout);
 
   /// Returns once the write has reached `options.ack`; without options, Options::ack.
-  /// Errors:   nothing was written: read_only, key_size, value_too_large, out_of_memory, no_replica, busy,
+  /// Errors:   nothing was written: read_only, key_size, value_too_large, out_of_memory, no_replica (fewer
+  ///           connected than Options::c or `options.replicas` ask for), bad_option, busy,
   ///           closed, not_on_reactor, out_of_fibers; and when the deadline passed, or the calling fiber was
   ///           cancelled, before its turn came: log_full (of what a replica has not taken), not_written (the
   ///           text names what was in the way);
@@ -131,11 +136,12 @@ class Engine {
   /// written.
   /// Errors:   too_large: see WriteBatch; else as put, except that out_of_memory says how many were written
   Result<std::vector<Receipt>> write(const WriteBatch& batch, const WriteOptions& options);
-  /// Waits for an earlier write (made with AckLevel::local) to reach a level.
+  /// Waits for an earlier write (made with AckLevel::local) to reach a level, at so many replicas: see
+  /// WriteOptions.
   /// Errors:   outcome_unknown by the deadline, or once the calling fiber was cancelled; history_lost:
   ///           it was written in another history or epoch (each checked unless {}); wrong_shard, read_only,
   ///           busy, closed, not_on_reactor
-  Status wait(const Receipt& receipt, AckLevel level, Duration timeout);
+  Status wait(const Receipt& receipt, AckLevel level, Duration timeout, std::uint32_t replicas = 0);
 
   /// Copies the value into `value` (its capacity is reused) and returns the LSN of the write that made it.
   /// Reads show what this node holds. At the primary that is whatever was appended, acknowledged or not (read

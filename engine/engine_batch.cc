@@ -40,7 +40,7 @@ void carry(const Share& share, Call& call) {
 
 class BatchWrite {
  public:
-  BatchWrite(Host& host, Reactor* caller, AckLevel ack, Instant deadline)
+  BatchWrite(Host& host, Reactor* caller, AckNeed ack, Instant deadline)
       : host_(host), caller_(caller), ack_(ack), deadline_(deadline) {}
 
   Result<std::vector<Receipt>> run(std::vector<Share>& shares) {
@@ -67,7 +67,8 @@ class BatchWrite {
     if (!call) return settle(share, call.error());
     (*call)->kind = CallKind::write;
     (*call)->shard = share.shard;
-    (*call)->level = ack_;
+    (*call)->level = ack_.level;
+    (*call)->replicas = ack_.replicas;
     carry(share, **call);
     if (const Status launched = call->launch(); !launched)
       return settle(share, launch_error(launched.error()));
@@ -91,7 +92,7 @@ class BatchWrite {
 
   Host& host_;
   Reactor* caller_;
-  AckLevel ack_;
+  AckNeed ack_;
   Instant deadline_;
   std::vector<Leg> legs_;
   std::vector<Receipt> receipts_;
@@ -103,6 +104,7 @@ class BatchWrite {
 Result<std::vector<Receipt>> Engine::write(const WriteBatch& batch, const WriteOptions& options) {
   const std::uint64_t share_bytes_max = impl_->options.batch_bytes_max();
   const auto body = [&]() -> Result<std::vector<Receipt>> {
+    TL_TRY(impl_->check_replicas(options.replicas));
     TL_TRY(Reactor * caller, impl_->host->caller());
     std::vector<Share> shares(impl_->options.shards);
     for (const WriteBatch::Operation& operation : batch.operations_) {
@@ -123,7 +125,9 @@ Result<std::vector<Receipt>> Engine::write(const WriteBatch& batch, const WriteO
                          "or 1 MiB): write less at once, put the large ones alone");
       }
     }
-    return BatchWrite(*impl_->host, caller, options.ack, deadline_of(caller, options.timeout)).run(shares);
+    return BatchWrite(*impl_->host, caller, {options.ack, options.replicas},
+                      deadline_of(caller, options.timeout))
+        .run(shares);
   };
   return without_exceptions(body);
 }

@@ -25,6 +25,12 @@ Status Engine::Impl::check_shard(ShardId shard) const {
                                             std::to_string(options.shards) + ", counted from 0");
 }
 
+Status Engine::Impl::check_replicas(std::uint32_t replicas) const {
+  if (replicas <= kAckReplicasMax) return {};
+  return Error(EngineErrc::bad_option,
+               "replicas is " + std::to_string(replicas) + ": give 0 to " + std::to_string(kAckReplicasMax));
+}
+
 WriteOptions Engine::Impl::write_defaults() const {
   const bool alone = options.role == NodeRole::primary && options.listen.empty();
   return {alone ? AckLevel::local : options.ack, options.write_timeout};
@@ -35,18 +41,21 @@ WriteOptions Engine::Impl::write_defaults() const {
 Result<Receipt> Engine::Impl::write(CallKind kind, std::string_view key, std::string_view value,
                                     const WriteOptions& how) {
   TL_TRY(check_sizes(key, value.size()));
+  TL_TRY(check_replicas(how.replicas));
   TL_TRY(Reactor * caller, host->caller());
   const Instant deadline = deadline_of(caller, how.timeout);
   const std::uint64_t key_hash = hash(key);
   Shard& shard = owner(key_hash);
   if (caller == &shard.reactor()) {
-    return shard.write({kind == CallKind::put, key_hash, as_bytes(key), as_bytes(value)}, how.ack, deadline);
+    return shard.write({kind == CallKind::put, key_hash, as_bytes(key), as_bytes(value)},
+                       {how.ack, how.replicas}, deadline);
   }
   TL_TRY(Ticket call, host->take(caller, deadline));
   call->kind = kind;
   call->shard = &shard;
   call->hash = key_hash;
   call->level = how.ack;
+  call->replicas = how.replicas;
   call->key.assign(key);
   call->value.assign(value);
   if (const Status launched = call.launch(); !launched) return launch_error(launched.error());
@@ -69,12 +78,14 @@ Result<Receipt> Engine::erase(std::string_view key) { return erase(key, impl_->w
 Status Engine::put_async(std::string_view key, std::string_view value, const WriteOptions& options,
                          PutCallback callback, void* context) {
   TL_TRY(impl_->check_sizes(key, value.size()));
+  TL_TRY(impl_->check_replicas(options.replicas));
   return without_exceptions([&]() -> Status {
     TL_TRY(Ticket call, impl_->host->try_take());
     call->kind = CallKind::put;
     call->hash = impl_->hash(key);
     call->shard = &impl_->owner(call->hash);
     call->level = options.ack;
+    call->replicas = options.replicas;
     call->deadline = deadline_of(nullptr, options.timeout);
     call->key.assign(key);
     call->value.assign(value);
@@ -84,17 +95,19 @@ Status Engine::put_async(std::string_view key, std::string_view value, const Wri
   });
 }
 
-Status Engine::wait(const Receipt& receipt, AckLevel level, Duration timeout) {
+Status Engine::wait(const Receipt& receipt, AckLevel level, Duration timeout, std::uint32_t replicas) {
   TL_TRY(impl_->check_shard(receipt.shard));
+  TL_TRY(impl_->check_replicas(replicas));
   TL_TRY(Reactor * caller, impl_->host->caller());
   const Instant deadline = deadline_of(caller, timeout);
   Shard& shard = *impl_->shards[receipt.shard.value];
-  if (caller == &shard.reactor()) return shard.wait(receipt, level, deadline);
+  if (caller == &shard.reactor()) return shard.wait(receipt, {level, replicas}, deadline);
   TL_TRY(Ticket call, impl_->host->take(caller, deadline));
   call->kind = CallKind::wait;
   call->shard = &shard;
   call->after = receipt;
   call->level = level;
+  call->replicas = replicas;
   if (const Status launched = call.launch(); !launched) return write_error(launched.error());
   if (const Status answered = call.await(); !answered) return write_error(answered.error());
   return call->status;

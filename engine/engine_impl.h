@@ -27,6 +27,7 @@ struct Engine::Impl {
   Status start();
   Status start_shards();
   Status start_links();
+  Status start_inspector();
   Status close(Duration timeout);
   Status close_in_order(Instant deadline);
   Status come_to_rest(Instant deadline);
@@ -37,6 +38,7 @@ struct Engine::Impl {
   // engine_calls.cc
   Status check_sizes(std::string_view key, std::size_t value_bytes) const;
   Status check_shard(ShardId shard) const;
+  Status check_replicas(std::uint32_t replicas) const;
   [[nodiscard]] std::uint64_t hash(std::string_view key) const {
     return hash_key(lineage.routing_seed, as_bytes(key));
   }

@@ -136,6 +136,19 @@ void Extents::free_some(std::size_t bytes) {
   }
 }
 
+bool Extents::dismantle(std::size_t bytes) {
+  drop_cache();
+  const std::uint64_t end = taken_bytes_ - std::min<std::uint64_t>(taken_bytes_, std::max(bytes, kPageBytes));
+  while (taken_bytes_ > end) {
+    if (Header* header = live_; deferred_ == nullptr && header != nullptr) {
+      unlink(header);
+      defer(header);
+    }
+    free_some(taken_bytes_ - end);
+  }
+  return taken_bytes_ == 0;
+}
+
 void Extents::populate(std::byte* block, std::size_t bytes) {
   Header* header = header_of(block);
   const std::size_t wanted =

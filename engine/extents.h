@@ -28,6 +28,9 @@ class Extents {
   void free_some(std::size_t bytes);
   /// Moves what is kept for reuse to what waits to be unmapped.
   void drop_cache();
+  /// Unmaps about `bytes` of all that there is, in use or not. Nothing is allocated any more. Returns whether
+  /// nothing is left.
+  [[nodiscard]] bool dismantle(std::size_t bytes);
 
   [[nodiscard]] std::uint64_t taken_bytes() const { return taken_bytes_; }
   [[nodiscard]] std::uint64_t idle_bytes() const { return cached_bytes_ + deferred_bytes_; }

@@ -2,7 +2,6 @@
 /// Thread:   owner core
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 
 namespace tidelock {
@@ -17,11 +16,5 @@ class Inside {
  private:
   std::uint32_t& count_;
 };
-
-/// Adds to a counter that only this core writes.
-template <class Atomic>
-void bump(Atomic& counter, std::uint64_t by = 1) {
-  counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
-}
 
 }  // namespace tidelock

@@ -68,8 +68,10 @@ Status listen_at(int fd, const std::string& path) {
     errno = EADDRINUSE;  // not what the looks above have left there
   }
   if (bound == 0 && ::listen(fd, kClientsMax) == 0) return {};
-  return Error::from_errno(errno, "Options::inspect: cannot listen on '" + path +
-                                      "': choose another path, or one in a directory that you may write");
+  return Error::from_errno(
+      errno, "Options::inspect: cannot listen on '" + path +
+                 (path[0] == '@' ? "': somebody has that name"
+                                 : "': choose another path, or one in a directory that you may write"));
 }
 
 bool same_user(int fd) {

@@ -7,7 +7,7 @@
 namespace tidelock {
 namespace {
 
-std::string quoted(const std::string& text) {
+std::string json_string(const std::string& text) {
   std::string json = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') json += '\\';
@@ -19,7 +19,7 @@ std::string quoted(const std::string& text) {
 /// The members of one object, in the order in which they are added.
 class Object {
  public:
-  Object& add(const char* name, const std::string& text) { return raw(name, quoted(text)); }
+  Object& add(const char* name, const std::string& text) { return raw(name, json_string(text)); }
   Object& add(const char* name, std::uint64_t number) { return raw(name, std::to_string(number)); }
   Object& raw(const char* name, const std::string& json) {
     text_ += (text_.empty() ? "\"" : ",\"") + std::string(name) + "\":" + json;

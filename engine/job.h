@@ -13,6 +13,9 @@
 
 namespace tidelock {
 
+/// For jobs that a loop does in a turn: cores that take longer are swamped or have hung.
+inline constexpr Duration kJobTimeout = seconds(5);
+
 /// `body` runs on the loop and must not suspend. It owns what it refers to, or refers to what outlives the
 /// group, since after a deadline it may still run.
 /// Errors:   deadline_exceeded; closed; whatever `body` returns

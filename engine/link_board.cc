@@ -11,7 +11,8 @@
 namespace tidelock {
 namespace {
 
-/// Peers choose their node numbers, so the board has an end: the entry that was attached first goes.
+/// Peers choose their node numbers, so the board has an end for links that were. One that is there has its
+/// entry in any case: it takes far more memory elsewhere.
 constexpr std::size_t kEntriesMax = 1024;
 constexpr std::size_t kTransitionsMax = 16;
 
@@ -37,17 +38,36 @@ LinkBoard::Entry& LinkBoard::entry_for(ShardId shard, std::uint32_t node) {
     std::rotate(found, std::next(found), entries_.end());
     return entries_.back();
   }
-  if (entries_.size() == kEntriesMax) entries_.erase(entries_.begin());
+  make_room();
   Entry& entry = entries_.emplace_back();
   entry.info.shard = shard;
   entry.info.peer_node = node;
   return entry;
 }
 
+/// What has been closed for longest goes; a link that is there never does.
+void LinkBoard::make_room() {
+  while (entries_.size() >= kEntriesMax) {
+    auto oldest = entries_.end();
+    for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+      const bool closed = entry->id == nullptr;
+      if (closed && (oldest == entries_.end() || entry->closed < oldest->closed)) oldest = entry;
+    }
+    if (oldest == entries_.end()) return;
+    entries_.erase(oldest);
+  }
+}
+
 void LinkBoard::change(Entry& entry, const std::string& state, const std::string& detail) {
   entry.info.state = state;
   if (entry.changes.size() == kTransitionsMax) entry.changes.pop_front();
   entry.changes.push_back({now(), state, detail});
+}
+
+void LinkBoard::close(Entry& entry, const std::string& reason) {
+  entry.id = nullptr;
+  entry.closed = ++closings_;
+  change(entry, "closed", reason);
 }
 
 void LinkBoard::copy(Entry& entry, const Link& link) {
@@ -66,9 +86,9 @@ void LinkBoard::copy(Entry& entry, const Link& link) {
   entry.its_own = link.transitions();
 }
 
-void LinkBoard::attached(const Shard& shard, std::uint32_t node, Generation generation, const Link& link) {
+void LinkBoard::attached(ShardId shard, std::uint32_t node, Generation generation, const Link& link) {
   const std::lock_guard lock(mutex_);
-  Entry& entry = entry_for(shard.id(), node);
+  Entry& entry = entry_for(shard, node);
   entry.id = &link;
   entry.info.kind = link.kind();
   entry.info.generation = generation.value;
@@ -79,12 +99,15 @@ void LinkBoard::attached(const Shard& shard, std::uint32_t node, Generation gene
 void LinkBoard::lost(const Shard& shard, const std::string& reason) {
   std::vector<const Link*> left;
   shard.each_link([&](const Link& link) { left.push_back(&link); });
+  lost(shard.id(), left, reason);
+}
+
+void LinkBoard::lost(ShardId shard, const std::vector<const Link*>& left, const std::string& reason) {
   const std::lock_guard lock(mutex_);
   for (Entry& entry : entries_) {
-    const bool here = entry.info.shard == shard.id() && entry.id != nullptr;
+    const bool here = entry.info.shard == shard && entry.id != nullptr;
     if (!here || std::find(left.begin(), left.end(), entry.id) != left.end()) continue;
-    entry.id = nullptr;
-    change(entry, "closed", reason);
+    close(entry, reason);
   }
 }
 
@@ -107,7 +130,7 @@ void LinkBoard::look(const Shard& shard) {
 void LinkBoard::close_all(const std::string& reason) {
   const std::lock_guard lock(mutex_);
   for (Entry& entry : entries_) {
-    if (std::exchange(entry.id, nullptr) != nullptr) change(entry, "closed", reason);
+    if (entry.id != nullptr) close(entry, reason);
   }
 }
 

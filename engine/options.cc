@@ -125,7 +125,7 @@ Status validate_cores(const Options& o) {
   }
   TL_TRY(lasts("spin", o.spin, Duration{0}, seconds(1)));
   TL_TRY(in_range("ring_entries", o.ring_entries, 8, 32'768));
-  TL_TRY(in_range("max_fibers", o.max_fibers, 16, 65'536));
+  TL_TRY(in_range("max_fibers", o.max_fibers, 16, kFibersMax));
   TL_TRY(power_of_two("mailbox.lane_slots", o.mailbox.lane_slots, 4, 65'536));
   if (o.stall_signal != 0 && (o.stall_signal < SIGRTMIN || o.stall_signal > SIGRTMAX)) {
     return bad("stall_signal", std::to_string(o.stall_signal),
@@ -156,6 +156,14 @@ Status validate_replication(const Options& o) {
   TL_TRY(o.link == LinkKind::verbs ? verbs_addresses(o) : shm_addresses(o));
   if (o.ack != AckLevel::local && o.ack != AckLevel::received && o.ack != AckLevel::applied) {
     return bad("ack", std::to_string(static_cast<int>(o.ack)), "local, received or applied");
+  }
+  if (o.c) {
+    TL_TRY(in_range("c", *o.c, 0, kAckReplicasMax));
+    if (replica) return bad("c", std::to_string(*o.c), "empty on a replica; its primary's counts");
+    if (o.listen.empty() && *o.c > 0) {
+      return bad("c", std::to_string(*o.c),
+                 "0 or empty on a primary without `listen`, which has no replicas");
+    }
   }
   TL_TRY(lasts("write_timeout", o.write_timeout, milliseconds(1), seconds(3600)));
   TL_TRY(lasts("read_timeout", o.read_timeout, milliseconds(1), seconds(3600)));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,11 @@ struct Options {
   std::string local_address;
   /// Of writes that do not say. A primary without `listen` can have no replica: there it is local.
   AckLevel ack = AckLevel::applied;
+  /// Primary: how many replicas must have applied a write before it is committed, 0 to 64, counted by node.
+  /// With fewer connected all writes are refused. With it, a replica that stands in the way of a write
+  /// because the log is full is dropped as long as so many others keep up, instead of holding the write up.
+  /// Empty: no replica is needed, and the slowest one holds writes up until link_timeout.
+  std::optional<std::uint32_t> c;
   Duration write_timeout = seconds(5);
   Duration read_timeout = seconds(5);
   std::uint64_t log_bytes = 16ULL << 20;  ///< a shard; a power of two, 64 KiB to 64 GiB
@@ -60,7 +66,8 @@ struct Options {
   bool reconnect = true;                  ///< replica: with back-off, after a link was lost
 
   /// Where `tidelock link` can ask for Engine::links(): a unix socket's path (made with mode 0600) or "@name"
-  /// (abstract; only this user and root are answered). Empty: nowhere.
+  /// (abstract; only this user and root are answered). Empty: nowhere. A path that cannot be had is an error
+  /// of open(); an abstract name, which anybody may take, an event: the engine then does without.
   std::string inspect;
 
   // Data.

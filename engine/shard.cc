@@ -7,9 +7,7 @@ namespace tidelock {
 Result<std::unique_ptr<Shard>> Shard::create(Reactor& reactor, const Options& options,
                                              const ShardConfig& config) {
   std::unique_ptr<Shard> shard(new Shard(reactor, options, config));
-  TableOptions table;
-  table.memory_bytes_max = options.memory_bytes_max;
-  TL_TRY(shard->table_, Table::create(table));
+  TL_TRY(shard->table_, shard->new_table());
   if (options.role == NodeRole::primary) {
     PrimaryOptions primary;
     primary.shard = config.id;
@@ -22,13 +20,18 @@ Result<std::unique_ptr<Shard>> Shard::create(Reactor& reactor, const Options& op
     primary.group_bytes_max = options.batch_bytes_max();
     primary.heartbeat = options.heartbeat;
     primary.link_timeout = options.link_timeout;
+    primary.c = options.c;
+    primary.snapshots = shard.get();
     TL_TRY(shard->primary_, Primary::create(reactor, primary));
+    shard->admission_ = std::make_unique<Admission>(
+        reactor, *shard->primary_, AdmissionOptions{options.ring_bytes, options.value_bytes_max});
   } else {
     ReplicaOptions replica;
     replica.shard = config.id;
     replica.heartbeat = options.heartbeat;
     replica.link_timeout = options.link_timeout;
     replica.policy = options.apply_policy;
+    replica.snapshot = shard.get();
     TL_TRY(shard->replica_, Replica::create(reactor, *shard, replica));
   }
   reactor.add_source(*shard);
@@ -46,17 +49,26 @@ void Shard::follow(HistoryId history, std::uint64_t routing_seed, Epoch epoch) {
   config_.epoch = epoch;
 }
 
-Status Shard::attach_replica(std::unique_ptr<Link> link, Lsn peer_last) {
-  return primary_->attach(std::move(link), peer_last);
+Following& Shard::pursue(Dialer& dialer, FollowingObserver& observer) {
+  FollowingOptions following;
+  following.primary = options_.primary;
+  following.node = options_.node;
+  following.shard = config_.id;
+  following.shard_count = static_cast<std::uint16_t>(options_.shards);
+  following.value_bytes_max = options_.value_bytes_max;
+  following.reconnect = options_.reconnect;
+  following.link_timeout = options_.link_timeout;
+  following_ = std::make_unique<Following>(reactor_, *replica_, dialer, observer, following);
+  return *following_;
 }
 
-Status Shard::attach_primary(std::unique_ptr<Link> link) {
-  return replica_->attach(std::move(link), config_.history, config_.epoch);
+void Shard::shut() {
+  shut_ = true;
+  if (following_) following_->stop();
 }
 
-void Shard::on_link_lost(std::function<void(const std::string& reason)> handler) {
-  if (primary_) return primary_->on_link_lost(std::move(handler));
-  replica_->on_link_lost(std::move(handler));
+void Shard::on_replica_lost(std::function<void(const std::string& reason)> handler) {
+  primary_->on_link_lost(std::move(handler));
 }
 
 void Shard::each_link(const std::function<void(const Link&)>& visit) const {
@@ -64,7 +76,10 @@ void Shard::each_link(const std::function<void(const Link&)>& visit) const {
   if (replica_ && replica_->link() != nullptr) visit(*replica_->link());
 }
 
-bool Shard::quiet() const { return inside_ == 0 && writes_head_ == nullptr && spawn_backlog_.empty(); }
+bool Shard::quiet() const {
+  return inside_ == 0 && writes_head_ == nullptr && spawn_backlog_.empty() &&
+         (following_ == nullptr || following_->stopped());
+}
 
 void Shard::close_links(const std::string& reason) {
   if (primary_) primary_->close(reason);
@@ -76,8 +91,12 @@ void Shard::destroy() {
   reactor_.remove_source(*this);
   overdue_.disarm();
   assembly_ = {};
+  following_.reset();
+  admission_.reset();
   primary_.reset();
   replica_.reset();
+  drop_shadow();
+  retired_.clear();
   table_.reset();
 }
 
@@ -91,13 +110,13 @@ Status Shard::apply(std::span<const EntryView> entries) {
 Status Shard::apply_one(const EntryView& entry) {
   switch (entry.kind) {
     case EntryKind::put: {
-      const std::uint64_t hash = hash_key(config_.routing_seed, entry.key);
+      const std::uint64_t hash = hash_of(entry.key);
       TL_TRY(table_->reserve(hash, entry.key, entry.value.size()));
       stand({true, hash, entry.key, entry.value}, entry.lsn);
       break;
     }
     case EntryKind::erase:
-      stand({false, hash_key(config_.routing_seed, entry.key), entry.key, {}}, entry.lsn);
+      stand({false, hash_of(entry.key), entry.key, {}}, entry.lsn);
       break;
     case EntryKind::noop:
       break;
@@ -111,16 +130,19 @@ Status Shard::apply_one(const EntryView& entry) {
 }
 
 Status Shard::apply_fragment(const EntryView& entry) {
-  if (entry.offset == 0) {
-    assembly_ = {};
-    TL_TRY(assembly_, table_->assemble(entry.key_bytes, entry.value_bytes));
-  }
-  if (!assembly_.active()) return Error(ReplicationErrc::gap, "a fragment without its beginning");
-  assembly_.write(entry.offset, entry.value);
+  TL_TRY(add_fragment(*table_, assembly_, entry));
   if (!entry.last_fragment()) return {};
-  const std::uint64_t hash = hash_key(config_.routing_seed, assembly_.key());
-  TL_TRY(table_->commit(std::move(assembly_), hash, entry.lsn));
-  assembly_ = {};
+  const std::uint64_t hash = hash_of(assembly_.key());
+  return table_->commit(std::move(assembly_), hash, entry.lsn);
+}
+
+Status Shard::add_fragment(Table& table, Table::Assembly& assembly, const EntryView& entry) {
+  if (entry.offset == 0) {
+    assembly = {};
+    TL_TRY(assembly, table.assemble(entry.key_bytes, entry.value_bytes));
+  }
+  if (!assembly.active()) return Error(ReplicationErrc::gap, "a fragment without its beginning");
+  assembly.write(entry.offset, entry.value);
   return {};
 }
 
@@ -144,6 +166,7 @@ void Shard::fill(ShardStats& stats) const {
     stats.received_lsn = value(primary.received_lsn);
     stats.applied_lsn = value(primary.applied_lsn);
     stats.replicas = value(primary.replicas);
+    stats.snapshots = value(primary.snapshots_applied);
     stats.links_lost = value(primary.links_lost);
     stats.batches = value(primary.batches);
     stats.batch_bytes = value(primary.batch_bytes);
@@ -154,6 +177,7 @@ void Shard::fill(ShardStats& stats) const {
     stats.received_lsn = value(replica.received_lsn);
     stats.applied_lsn = value(replica.applied_lsn);
     stats.replicas = value(replica.link_up);
+    stats.snapshots = value(replica.snapshots);
     stats.links_lost = value(replica.links_lost);
     stats.batches = value(replica.batches);
     stats.batch_bytes = value(replica.batch_bytes);

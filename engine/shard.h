@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <tidelock/base/bytes.h>
 #include <tidelock/base/ids.h>
@@ -25,19 +26,33 @@
 #include <tidelock/reactor/reactor.h>
 #include <tidelock/reactor/sync.h>
 #include <tidelock/reactor/timer.h>
+#include <tidelock/replication/admission.h>
+#include <tidelock/replication/following.h>
 #include <tidelock/replication/primary.h>
 #include <tidelock/replication/replica.h>
+#include <tidelock/replication/snapshot_source.h>
+#include <tidelock/replication/snapshot_target.h>
 
 #include "call.h"
 #include "table.h"
 
 namespace tidelock {
 
+/// No copy is longer than this between two looks at the fiber quota; a larger one is made in pieces, by a
+/// fiber.
+inline constexpr std::size_t kCopyBytes = 64 * 1024;
+
 struct ShardConfig {
   ShardId id{};
   HistoryId history{};  ///< a replica takes its primary's: see follow()
   std::uint64_t routing_seed = 0;
   Epoch epoch{};
+};
+
+/// What a write waits for. `replicas`: see WriteOptions.
+struct AckNeed {
+  AckLevel level = AckLevel::local;
+  std::uint32_t replicas = 0;
 };
 
 /// Single-writer; readable by anyone, and for as long as the engine lives.
@@ -47,7 +62,7 @@ struct ShardCounters {
   std::atomic<std::uint64_t> visible_lsn{0};
 };
 
-class Shard final : private Applier, private PollSource {
+class Shard final : private Applier, private SnapshotTarget, private SnapshotSource, private PollSource {
  public:
   /// On the owner core.
   /// Errors:   those of the table and the log, with the size that was not to be had
@@ -61,10 +76,10 @@ class Shard final : private Applier, private PollSource {
   [[nodiscard]] Reactor& reactor() const { return reactor_; }
 
   // ---- from fibers of the owner core (shard_write.cc, shard_read.cc, shard_scan.cc) -----------------
-  Result<Receipt> write(const BatchItem& item, AckLevel ack, Instant deadline);
+  Result<Receipt> write(const BatchItem& item, AckNeed ack, Instant deadline);
   /// The items become visible in one turn.
-  Result<Receipt> write_all(std::span<const BatchItem> items, AckLevel ack, Instant deadline);
-  Status wait(const Receipt& receipt, AckLevel level, Instant deadline);
+  Result<Receipt> write_all(std::span<const BatchItem> items, AckNeed ack, Instant deadline);
+  Status wait(const Receipt& receipt, AckNeed ack, Instant deadline);
   Result<Lsn> get(std::uint64_t hash, Bytes key, std::string& value, const Receipt& after, Instant deadline);
   Result<std::pair<Digest, Lsn>> digest(Instant deadline);
   Status scan(ScanCursor& cursor, std::size_t keys_max, const Engine::Visitor& visitor, Instant deadline);
@@ -78,12 +93,12 @@ class Shard final : private Applier, private PollSource {
   // ---- set-up and end, from the loop (shard.cc) -----------------------------------------------------
   /// Replica: what the first primary said.
   void follow(HistoryId history, std::uint64_t routing_seed, Epoch epoch);
-  Status attach_replica(std::unique_ptr<Link> link, Lsn peer_last);
-  Status attach_primary(std::unique_ptr<Link> link);
-  /// Replica: the primary counts it. False: not yet, or the link was lost meanwhile.
-  [[nodiscard]] bool counted() const { return replica_->heard(); }
-  [[nodiscard]] bool following() const { return replica_->connected(); }
-  void on_link_lost(std::function<void(const std::string& reason)> handler);
+  /// Primary: who comes in.
+  [[nodiscard]] Door& door() { return *admission_; }
+  /// Replica: makes what will follow Options::primary, not yet started. Both outlive it: destroy() ends it.
+  Following& pursue(Dialer& dialer, FollowingObserver& observer);
+  /// Primary.
+  void on_replica_lost(std::function<void(const std::string& reason)> handler);
   /// On the owner core; its streams' links.
   void each_link(const std::function<void(const Link&)>& visit) const;
   [[nodiscard]] const Primary* primary() const { return primary_.get(); }
@@ -93,15 +108,11 @@ class Shard final : private Applier, private PollSource {
   /// Primary: what a connected replica has not applied yet.
   [[nodiscard]] std::uint64_t backlog() const { return primary_ ? primary_->backlog() : 0; }
   [[nodiscard]] Lsn visible_lsn() const { return {counters_.visible_lsn.load(std::memory_order_relaxed)}; }
-  /// Replica, any thread: from where its stream goes on.
-  [[nodiscard]] Lsn followed_lsn() const {
-    return {replica_->stats().applied_lsn.load(std::memory_order_acquire)};
-  }
   [[nodiscard]] Epoch epoch() const { return config_.epoch; }
   [[nodiscard]] HistoryId history() const { return config_.history; }
 
-  /// Refuses newcomers.
-  void shut() { shut_ = true; }
+  /// Refuses newcomers, and dials no more.
+  void shut();
   /// Calls, fibers and links that are still at work here.
   [[nodiscard]] bool quiet() const;
   /// Says goodbye to the peers; every waiter gets its error.
@@ -143,19 +154,41 @@ class Shard final : private Applier, private PollSource {
   void abandon_fragments() override;
   Status apply_one(const EntryView& entry);
   Status apply_fragment(const EntryView& entry);
+  static Status add_fragment(Table& table, Table::Assembly& assembly, const EntryView& entry);
+  [[nodiscard]] std::uint64_t hash_of(Bytes key) const { return hash_key(config_.routing_seed, key); }
 
-  /// User fibers for which there was no stack, and the table's deferred frees.
+  // shard_sync.cc
+  std::uint64_t walk(std::uint64_t position, std::size_t bytes_max, SnapshotSource::Visit visit,
+                     void* context) const override;
+  bool find(Bytes key, Record& found) const override;
+  Status begin_shadow() override;
+  Status apply_live(std::span<const EntryView> entries) override;
+  Status add_records(std::span<const EntryView> entries) override;
+  void void_record() override;
+  void swap_shadow(Lsn lsn) override;
+  void drop_shadow() override;
+  Result<std::unique_ptr<Table>> new_table();
+  Status add_newer_fragment(Table::Assembly& assembly, const EntryView& entry);
+  void retire(std::unique_ptr<Table> table);
+  /// A retired one that nobody reads any more.
+  [[nodiscard]] Table* dismantled() const;
+  void count_memory();
+  [[nodiscard]] bool has_memory_to_free() const;
+  void free_some_memory();
+
+  /// User fibers for which there was no stack, and the tables' deferred frees.
   std::uint32_t poll(std::uint32_t budget) override;
   [[nodiscard]] bool has_work() const override;
   std::uint32_t spawn_some(std::uint32_t budget);
 
-  Status writable(AckLevel ack) const;
+  [[nodiscard]] Status primary_here() const;
+  Status writable(AckNeed ack) const;
   Result<Lsn> try_write(const BatchItem& item, std::uint32_t bytes_after = 0);
   Result<Lsn> try_write_all(std::span<const BatchItem> items);
   Error end_half_written(const Error& error, std::size_t written, std::size_t all);
-  Result<Lsn> append(const BatchItem& item, AckLevel ack, Instant deadline);
-  Result<Lsn> append_all(std::span<const BatchItem> items, AckLevel ack, Instant deadline);
-  Result<Lsn> append_large(const BatchItem& item, AckLevel ack, Instant deadline);
+  Result<Lsn> append(const BatchItem& item, AckNeed ack, Instant deadline);
+  Result<Lsn> append_all(std::span<const BatchItem> items, AckNeed ack, Instant deadline);
+  Result<Lsn> append_large(const BatchItem& item, AckNeed ack, Instant deadline);
   Result<Table::Assembly> assemble(const BatchItem& item);
   /// `holder`: a literal, for the errors of those that wait meanwhile.
   Result<Hold> hold_writes(const char* holder, Instant deadline);
@@ -163,7 +196,7 @@ class Shard final : private Applier, private PollSource {
   [[nodiscard]] Error log_stayed_full(const Error& error) const;
   /// Of a write that waited for the log, or behind others that do.
   [[nodiscard]] Error no_turn(const Error& error) const;
-  Status await_ack(Lsn lsn, AckLevel level, Instant deadline);
+  Status await_ack(Lsn lsn, AckNeed ack, Instant deadline);
   Status await_turn(std::uint32_t bytes, Instant deadline);
   [[nodiscard]] bool may_append() const { return !held_ && !primary_->fragmenting(); }
   void stand(const BatchItem& item, Lsn lsn);
@@ -199,9 +232,18 @@ class Shard final : private Applier, private PollSource {
   std::uint32_t unbroken_calls_ = 0;  ///< of fibers, since the loop or one of them last let others run
   std::size_t unbroken_bytes_ = 0;    ///< that those calls copied
   std::unique_ptr<Table> table_;
-  std::unique_ptr<Primary> primary_;  ///< one of these two
+  std::unique_ptr<Primary> primary_;  ///< one of primary and replica
+  std::unique_ptr<Admission> admission_;
   std::unique_ptr<Replica> replica_;
-  Table::Assembly assembly_;  ///< replica: the put whose fragments arrive
+  std::unique_ptr<Following> following_;
+  Table::Assembly assembly_;       ///< replica: the put whose fragments arrive
+  std::unique_ptr<Table> shadow_;  ///< replica: what a snapshot fills
+  Table::Assembly shadow_live_;    ///< there: the put whose fragments arrive
+  Table::Assembly shadow_record_;  ///< there: the snapshot's record whose fragments arrive
+  std::vector<std::unique_ptr<Table>> retired_;
+  bool freed_retired_ = false;  ///< the latest slice of memory that was freed was a retired table's
+  bool freed_shadow_ = false;   ///< or the shadow's, when it was not
+  std::uint64_t tables_made_ = 0;
 
   bool held_ = false;  ///< a digest or a large put keeps other writes off
   const char* holder_ = "";

@@ -10,9 +10,6 @@
 namespace tidelock {
 namespace {
 
-/// Above this a copy is made in pieces, which takes a fiber.
-constexpr std::size_t kCopyBytes = 64 * 1024;
-
 BatchItem item_of(const Call& call) {
   return {call.kind == CallKind::put, call.hash, as_bytes(call.key), as_bytes(call.value)};
 }
@@ -99,7 +96,7 @@ void Shard::expire_writes() {
 
 /// False if the call has to wait for its turn.
 bool Shard::try_start_write(Call& call) {
-  if (Status status = writable(call.level); !status) {
+  if (Status status = writable({call.level, call.replicas}); !status) {
     finish(call, std::move(status));
     return true;
   }
@@ -119,8 +116,9 @@ void Shard::drain_writes() {
   const Inside inside(inside_);
   while (writes_head_ != nullptr) {
     Call& call = *writes_head_;
-    const auto lsn = call.kind == CallKind::write ? append_all(call.items, call.level, call.deadline)
-                                                  : append(item_of(call), call.level, call.deadline);
+    const AckNeed need{call.level, call.replicas};
+    const auto lsn = call.kind == CallKind::write ? append_all(call.items, need, call.deadline)
+                                                  : append(item_of(call), need, call.deadline);
     writes_head_ = call.next_write;
     if (lsn) {
       await_level(call, *lsn);
@@ -144,7 +142,7 @@ void Shard::level_reached(AckWaiter& waiter, Status status) {
 }
 
 void Shard::start_wait(Call& call) {
-  Status status = writable(AckLevel::local);
+  Status status = primary_here();
   if (status) status = check_receipt(call.after);
   if (!status) return finish(call, std::move(status));
   await_level(call, call.after.lsn);
@@ -198,12 +196,11 @@ void Shard::spawn(std::function<void()> body) {
   spawn_some(1);
 }
 
-bool Shard::has_work() const { return spawn_backlog_.size() > spawn_starting_ || table_->has_deferred(); }
+bool Shard::has_work() const { return spawn_backlog_.size() > spawn_starting_ || has_memory_to_free(); }
 
 std::uint32_t Shard::poll(std::uint32_t budget) {
-  constexpr std::size_t kFreedBytes = 64 * 1024;  // one slice a turn
-  const bool freeing = table_->has_deferred();
-  if (freeing) table_->free_some(kFreedBytes);
+  const bool freeing = has_memory_to_free();
+  if (freeing) free_some_memory();
   unbroken_calls_ = 0;
   unbroken_bytes_ = 0;
   return spawn_some(budget) + (freeing ? 1 : 0);

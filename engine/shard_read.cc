@@ -6,6 +6,7 @@
 #include <vector>
 #include <xxhash.h>
 
+#include <tidelock/base/counter.h>
 #include <tidelock/engine/errc.h>
 
 #include "inside.h"
@@ -14,13 +15,11 @@
 namespace tidelock {
 namespace {
 
-constexpr std::size_t kCopyBytes = 64 * 1024;
-
 /// std::string reports a lack of memory by exception, which ends here.
 template <class F>
-Status without_exceptions(F&& change) {
+Status copy_out(F&& copy) {
   try {
-    change();
+    copy();
     return {};
   } catch (const std::bad_alloc&) {
     return Error(EngineErrc::out_of_memory, "no memory for the caller's copy of the value");
@@ -71,7 +70,7 @@ Result<Lsn> Shard::get(std::uint64_t hash, Bytes key, std::string& value, const 
   if (found.value.size() > kCopyBytes) {
     TL_TRY(copy_large(hash, key, value));
   } else {
-    TL_TRY(without_exceptions([&] { value.assign(as_text(found.value)); }));
+    TL_TRY(copy_out([&] { value.assign(as_text(found.value)); }));
     unbroken_bytes_ += value.size();
   }
   return lsn;
@@ -80,7 +79,7 @@ Result<Lsn> Shard::get(std::uint64_t hash, Bytes key, std::string& value, const 
 Status Shard::copy_large(std::uint64_t hash, Bytes key, std::string& value) {
   const Table::Pin pin = table_->pin(hash, key);
   const Bytes from = pin.value();
-  TL_TRY(without_exceptions([&] {
+  TL_TRY(copy_out([&] {
     value.clear();
     value.reserve(from.size());
   }));
@@ -168,9 +167,10 @@ Result<std::pair<Digest, Lsn>> Shard::digest(Instant deadline) {
       hold.emplace(std::move(held));
     }
     const Lsn lsn = visible_lsn();
+    const std::uint64_t table = table_->number();
     Digest digest;
     TL_TRY(digest_pass(digest, deadline));
-    if (lsn == visible_lsn()) return std::pair{digest, lsn};
+    if (lsn == visible_lsn() && table == table_->number()) return std::pair{digest, lsn};
   }
 }
 

@@ -1,6 +1,7 @@
 // The data path of writes. See shard.h.
 #include <algorithm>
 
+#include <tidelock/base/counter.h>
 #include <tidelock/engine/errc.h>
 
 #include "inside.h"
@@ -8,9 +9,6 @@
 
 namespace tidelock {
 namespace {
-
-/// No copy is longer than this between two looks at the fiber quota.
-constexpr std::size_t kCopyBytes = 64 * 1024;
 
 EntryKind kind_of(const BatchItem& item) { return item.is_put ? EntryKind::put : EntryKind::erase; }
 
@@ -38,41 +36,52 @@ class RoomUse {
 
 }  // namespace
 
-Status Shard::writable(AckLevel ack) const {
+Status Shard::primary_here() const {
   if (shut_) return EngineErrc::closed;
-  if (!primary_) return EngineErrc::read_only;
-  if (ack != AckLevel::local && primary_->replicas() == 0) return ReplicationErrc::no_replica;
-  return {};
+  return primary_ ? Status{} : Status(EngineErrc::read_only);
 }
 
-Result<Receipt> Shard::write(const BatchItem& item, AckLevel ack, Instant deadline) {
+Status Shard::writable(AckNeed ack) const {
+  TL_TRY(primary_here());
+  const std::size_t nodes = primary_->nodes();
+  const std::uint32_t committing = primary_->options().c.value_or(0);
+  const std::uint32_t acknowledging = ack.level == AckLevel::local ? 0 : std::max(ack.replicas, 1U);
+  const std::uint32_t needed = std::max(committing, acknowledging);
+  if (nodes >= needed) return {};
+  return Error(ReplicationErrc::no_replica,
+               std::to_string(nodes) + " of the " + std::to_string(needed) + " replicas that " +
+                   (committing == needed ? "every write (c)" : "this one") + " needs are connected");
+}
+
+Result<Receipt> Shard::write(const BatchItem& item, AckNeed ack, Instant deadline) {
   const Inside inside(inside_);
   if (const Wakeup wakeup = let_others_run(item.value.size()); wakeup == Wakeup::cancelled)
     return not_written(to_status(wakeup).error(), "");
   TL_TRY(const Lsn lsn, append(item, ack, deadline));
-  if (ack != AckLevel::local) TL_TRY(await_ack(lsn, ack, deadline));
+  if (ack.level != AckLevel::local) TL_TRY(await_ack(lsn, ack, deadline));
   return receipt(lsn);
 }
 
-Result<Receipt> Shard::write_all(std::span<const BatchItem> items, AckLevel ack, Instant deadline) {
+Result<Receipt> Shard::write_all(std::span<const BatchItem> items, AckNeed ack, Instant deadline) {
   const Inside inside(inside_);
   if (const Wakeup wakeup = let_others_run(size_of(items)); wakeup == Wakeup::cancelled)
     return not_written(to_status(wakeup).error(), "");
   TL_TRY(const Lsn lsn, append_all(items, ack, deadline));
-  if (ack != AckLevel::local) TL_TRY(await_ack(lsn, ack, deadline));
+  if (ack.level != AckLevel::local) TL_TRY(await_ack(lsn, ack, deadline));
   return receipt(lsn);
 }
 
-Status Shard::wait(const Receipt& receipt, AckLevel level, Instant deadline) {
-  TL_TRY(writable(AckLevel::local));
+/// What stands in the log may be asked for however few replicas there are: they may come back in time.
+Status Shard::wait(const Receipt& receipt, AckNeed ack, Instant deadline) {
+  TL_TRY(primary_here());
   TL_TRY(check_receipt(receipt));
   const Inside inside(inside_);
-  return level == AckLevel::local ? Status{} : await_ack(receipt.lsn, level, deadline);
+  return ack.level == AckLevel::local ? Status{} : await_ack(receipt.lsn, ack, deadline);
 }
 
 /// What stands in the log cannot be taken back, so a cancelled wait for it has an unknown outcome, too.
-Status Shard::await_ack(Lsn lsn, AckLevel level, Instant deadline) {
-  Status waited = primary_->wait(lsn, level, deadline);
+Status Shard::await_ack(Lsn lsn, AckNeed ack, Instant deadline) {
+  Status waited = primary_->wait(lsn, ack.level, deadline, ack.replicas);
   if (waited || !(waited.error() == ReactorErrc::cancelled)) return waited;
   return Error(ReplicationErrc::outcome_unknown, "the fiber was cancelled before the acknowledgement came");
 }
@@ -91,7 +100,11 @@ void Shard::stand(const BatchItem& item, Lsn lsn) {
 
 void Shard::wrote(Lsn lsn) {
   counters_.keys.store(table_->keys(), std::memory_order_relaxed);
-  counters_.memory_bytes.store(table_->memory_bytes(), std::memory_order_relaxed);
+  if (retired_.empty()) {
+    counters_.memory_bytes.store(table_->memory_bytes(), std::memory_order_relaxed);
+  } else {
+    count_memory();
+  }
   counters_.visible_lsn.store(lsn.value, std::memory_order_release);
 }
 
@@ -136,6 +149,7 @@ Error Shard::not_written(const Error& error, const char* obstacle) const {
   const std::string shard = "shard " + std::to_string(config_.id.value) + ": ";
   if (error == ReactorErrc::cancelled)
     return Error(EngineErrc::not_written, shard + "the fiber was cancelled");
+  if (error == ReactorErrc::closed) return Error(EngineErrc::closed);
   if (!(error == ReactorErrc::deadline_exceeded)) return error;
   return Error(EngineErrc::not_written, shard + obstacle + " held this write up beyond its timeout");
 }
@@ -161,7 +175,7 @@ Status Shard::await_turn(std::uint32_t bytes, Instant deadline) {
   return room ? Status{} : no_turn(room.error());
 }
 
-Result<Lsn> Shard::append(const BatchItem& item, AckLevel ack, Instant deadline) {
+Result<Lsn> Shard::append(const BatchItem& item, AckNeed ack, Instant deadline) {
   TL_TRY(writable(ack));
   const std::uint32_t bytes = size_of(item);
   if (bytes > kEntryBytesMax) return append_large(item, ack, deadline);
@@ -174,7 +188,7 @@ Result<Lsn> Shard::append(const BatchItem& item, AckLevel ack, Instant deadline)
   }
 }
 
-Result<Lsn> Shard::append_all(std::span<const BatchItem> items, AckLevel ack, Instant deadline) {
+Result<Lsn> Shard::append_all(std::span<const BatchItem> items, AckNeed ack, Instant deadline) {
   TL_TRY(writable(ack));
   const RoomUse room(*primary_);
   for (;;) {
@@ -200,7 +214,7 @@ Result<Table::Assembly> Shard::assemble(const BatchItem& item) {
   return assembly;
 }
 
-Result<Lsn> Shard::append_large(const BatchItem& item, AckLevel ack, Instant deadline) {
+Result<Lsn> Shard::append_large(const BatchItem& item, AckNeed ack, Instant deadline) {
   const auto one_at_a_time = MutexGuard::acquire(large_, deadline);
   if (!one_at_a_time) return not_written(one_at_a_time.error(), kLargePut);
   TL_TRY(Table::Assembly assembly, assemble(item));

@@ -13,11 +13,13 @@ namespace tidelock {
 struct ShardStats {
   ShardId shard{};
   std::uint64_t keys = 0;
-  std::uint64_t memory_bytes = 0;  ///< taken by the table: segments, slabs, extents
+  /// Taken by the table: segments, slabs, extents; while there are two, for a snapshot, by both.
+  std::uint64_t memory_bytes = 0;
   std::uint64_t puts = 0, gets = 0, erases = 0;
   std::uint64_t last_lsn = 0;                       ///< primary: appended; replica: applied
   std::uint64_t received_lsn = 0, applied_lsn = 0;  ///< primary: the furthest replica's; replica: its own
-  std::uint64_t replicas = 0;                       ///< primary: connected links; replica: 1 while it follows
+  std::uint64_t replicas = 0;                       ///< primary: whole ones; replica: 1 while it follows
+  std::uint64_t snapshots = 0;  ///< primary: whole at a replica; replica: in place of what was there
   std::uint64_t links_lost = 0;
   std::uint64_t batches = 0, batch_bytes = 0;
   std::uint64_t outcome_unknown = 0;

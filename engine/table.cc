@@ -20,7 +20,9 @@ using detail::Segment;
 
 Table::Table(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
-Table::~Table() { TL_ASSERT(state_->handles == 0, "a Pin or an Assembly outlives its Table"); }
+Table::~Table() {
+  TL_ASSERT(state_->pins == 0 && state_->assemblies == 0, "a Pin or an Assembly outlives its Table");
+}
 
 Result<std::unique_ptr<Table>> Table::create(const TableOptions& options) {
   auto state = std::make_unique<State>(options);
@@ -66,9 +68,21 @@ bool Table::erase(std::uint64_t hash, Bytes key) {
   return true;
 }
 
+bool Table::erase_older(std::uint64_t hash, Bytes key, Lsn lsn) {
+  Found found;
+  return find(hash, key, found) && found.lsn < lsn && erase(hash, key);
+}
+
+bool Table::dismantle(std::size_t bytes) {
+  TL_ASSERT(state_->assemblies == 0, "a put is still being assembled in a table that nobody uses");
+  return state_->pins == 0 && state_->arena.dismantle(bytes);
+}
+
 bool Table::has_deferred() const { return state_->arena.has_deferred(); }
 void Table::free_some(std::size_t bytes) { state_->arena.free_some(bytes); }
 
+std::uint64_t Table::pins() const { return state_->pins; }
+std::uint64_t Table::number() const { return state_->number; }
 std::uint64_t Table::keys() const { return state_->keys; }
 std::uint64_t Table::memory_bytes() const { return state_->arena.taken_bytes(); }
 std::uint64_t Table::chained() const { return state_->chained; }

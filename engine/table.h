@@ -17,6 +17,7 @@ namespace tidelock {
 struct TableOptions {
   std::uint64_t memory_bytes_max = 0;  ///< 0: no limit
   bool huge_pages = true;              ///< madvise(MADV_HUGEPAGE) on arenas
+  std::uint64_t number = 0;            ///< its owner's, who tells its tables apart by it
 };
 
 /// Disjoint bit fields of one 64-bit hash, so that no choice repeats another's bits.
@@ -54,6 +55,14 @@ class Table {
   /// Returns whether it was there.
   bool erase(std::uint64_t hash, Bytes key);
 
+  // Of two sources that tell of the same writes, whichever comes first: a table that a snapshot and the live
+  // entries fill at the same time. LSNs are at least 1.
+  /// As reserve() and put(), unless a record of the same or a greater LSN is there. Returns whether it put.
+  /// Errors:   out_of_memory
+  Result<bool> put_newer(std::uint64_t hash, Bytes key, Bytes value, Lsn lsn);
+  /// Removes a record of a smaller LSN only. Returns whether it did.
+  bool erase_older(std::uint64_t hash, Bytes key, Lsn lsn);
+
   /// A put assembled piece by piece, invisible until it is committed.
   class Assembly {
    public:
@@ -81,6 +90,10 @@ class Table {
   Status prepare(const Assembly& assembly, std::uint64_t hash);
   /// Errors:   out_of_memory (the assembly is dropped); none after prepare()
   Status commit(Assembly&& assembly, std::uint64_t hash, Lsn lsn);
+  /// The same, unless a record of the same or a greater LSN is there: then the assembly is dropped. Returns
+  /// whether it was committed.
+  /// Errors:   out_of_memory (the assembly is dropped)
+  Result<bool> commit_newer(Assembly&& assembly, std::uint64_t hash, Lsn lsn);
 
   /// Keeps a large value's memory alive while it is copied in pieces across suspensions.
   class Pin {
@@ -99,20 +112,30 @@ class Table {
   };
   /// Values above 64 KiB only. The record must be there.
   [[nodiscard]] Pin pin(std::uint64_t hash, Bytes key);
+  /// Pins that are out.
+  [[nodiscard]] std::uint64_t pins() const;
 
   using Visit = void (*)(void* context, Bytes key, Bytes value, Lsn lsn);
   /// One step of a scan: visits the records with hashes from `position` on, 0 at first, to a border that it
   /// chooses, and returns that, 0 when the end was reached. It stays within a segment and below `bytes_max`
-  /// (keys, values, 24 bytes a record), except that records of one hash are never divided: a larger one comes
-  /// alone. A step may find nothing. The visitor must not change the table. A record that is there throughout
-  /// is visited at least once, whatever changes between the steps.
-  std::uint64_t scan(std::uint64_t position, std::size_t bytes_max, Visit visit, void* context) const;
+  /// (keys, values, `record_bytes` more a record), except that records of one hash are never divided: what is
+  /// larger comes alone. A step may find nothing. The visitor must not change the table. A record that is
+  /// there throughout is visited at least once, whatever changes between the steps.
+  std::uint64_t scan(std::uint64_t position, std::size_t bytes_max, Visit visit, void* context,
+                     std::size_t record_bytes = kScanRecordBytes) const;
+  static constexpr std::size_t kScanRecordBytes = 24;
 
   /// Values above 64 KiB that were replaced or erased go back to the system in slices: call free_some(65,536)
   /// once a turn while there are any.
   [[nodiscard]] bool has_deferred() const;
   void free_some(std::size_t bytes);
 
+  /// Of a table that nobody uses any more: unmaps about `bytes` of it (a chunk of 2 MiB at least, where there
+  /// are no large values), but nothing before its last pin is gone. No Assembly is active. Returns whether
+  /// nothing is left; nothing else but that and its destruction is allowed from the first call on.
+  [[nodiscard]] bool dismantle(std::size_t bytes);
+
+  [[nodiscard]] std::uint64_t number() const;
   [[nodiscard]] std::uint64_t keys() const;
   /// Taken from the system: segments, directory, slabs with their free blocks, extents until they are
   /// unmapped.

@@ -38,7 +38,7 @@ Table::Assembly::~Assembly() {
   State& state = *table_->state_;
   Record* record = record_of(memory_);
   if (state.plan.record == record) state.plan.active = false;  // prepared, but not committed
-  --state.handles;
+  --state.assemblies;
   state.free_record(record);
 }
 
@@ -56,7 +56,7 @@ Bytes Table::Assembly::key() const { return {record_of(memory_)->payload(), key_
 Result<Table::Assembly> Table::assemble(std::uint32_t key_bytes, std::uint32_t value_bytes) {
   Record* record = state_->new_record(key_bytes, value_bytes);
   if (record == nullptr) return state_->out_of_memory();
-  ++state_->handles;
+  ++state_->assemblies;
   Assembly assembly;
   assembly.table_ = this;
   assembly.memory_ = reinterpret_cast<std::byte*>(record);
@@ -79,9 +79,18 @@ Status Table::commit(Assembly&& assembly, std::uint64_t hash, Lsn lsn) {
   TL_TRY(prepare(taken, hash));
   state_->plan.active = false;
   state_->install(state_->plan, lsn.value);
-  --state_->handles;
+  --state_->assemblies;
   taken.memory_ = nullptr;
   return {};
+}
+
+Result<bool> Table::commit_newer(Assembly&& assembly, std::uint64_t hash, Lsn lsn) {
+  Assembly taken = std::move(assembly);
+  TL_ASSERT(taken.active() && taken.table_ == this, "an assembly is committed to its own table, once");
+  Found found;
+  if (find(hash, taken.key(), found) && found.lsn >= lsn) return false;
+  TL_TRY(commit(std::move(taken), hash, lsn));
+  return true;
 }
 
 Table::Pin::Pin(Pin&& other) noexcept
@@ -100,7 +109,7 @@ Table::Pin& Table::Pin::operator=(Pin&& other) noexcept {
 Table::Pin::~Pin() {
   if (record_ == nullptr) return;
   Record* record = record_of(record_);
-  --table_->state_->handles;
+  --table_->state_->pins;
   if (--record->pins == 0 && record->detached != 0) table_->state_->free_record(record);
 }
 
@@ -109,7 +118,7 @@ Table::Pin Table::pin(std::uint64_t hash, Bytes key) {
   TL_ASSERT(location.record != nullptr && Arena::is_extent(location.record->bytes()),
             "only values above 64 KiB that are there can be pinned");
   ++location.record->pins;
-  ++state_->handles;
+  ++state_->pins;
   Pin pin;
   pin.table_ = this;
   pin.record_ = reinterpret_cast<std::byte*>(location.record);

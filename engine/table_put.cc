@@ -71,6 +71,15 @@ void Table::put(std::uint64_t hash, Bytes key, Bytes value, Lsn lsn) {
   copy(cell->payload() + key.size(), value);
 }
 
+Result<bool> Table::put_newer(std::uint64_t hash, Bytes key, Bytes value, Lsn lsn) {
+  // Looked up before reserve(), so that what yields neither splits nor takes memory.
+  Found found;
+  if (find(hash, key, found) && found.lsn >= lsn) return false;
+  TL_TRY(reserve(hash, key, value.size()));
+  put(hash, key, value, lsn);
+  return true;
+}
+
 /// Whether a record of this shape is written over the old one, moving nothing and freeing nothing.
 bool Table::State::overwrites(const Location& old, unsigned units, std::size_t bytes) const {
   if (!old.found()) return false;

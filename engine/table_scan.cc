@@ -16,10 +16,8 @@ using detail::Segment;
 
 namespace {
 
-/// What a record counts for: as much as its copy with a header takes.
-std::uint64_t cost_of(std::uint64_t key_bytes, std::uint64_t value_bytes) {
-  return sizeof(Cell) + key_bytes + value_bytes;
-}
+static_assert(Table::kScanRecordBytes == sizeof(Cell),
+              "a copy of a record takes about as much as the record");
 
 /// Calls visit(cell, record) for each record in a cell, `record` null if it is inline; and then
 /// visit(nullptr, record) for each in the chain.
@@ -56,21 +54,22 @@ struct Extent {
 };
 
 /// Reads the cells only, also of records with memory of their own.
-Extent measure(Segment& segment, const Range& range) {
+Extent measure(Segment& segment, const Range& range, std::uint64_t record_bytes) {
   Extent extent;
   for_each(segment, [&](const Cell* cell, const Record* record) {
     const std::uint64_t hash = cell != nullptr ? cell->hash : record->hash;
     if (!range.contains(hash)) return;
-    extent.add(hash, cell != nullptr ? cost_of(cell->key_bytes, cell->value_bytes)
-                                     : cost_of(record->key_bytes, record->value_bytes));
+    const std::uint64_t key_bytes = cell != nullptr ? cell->key_bytes : record->key_bytes;
+    const std::uint64_t value_bytes = cell != nullptr ? cell->value_bytes : record->value_bytes;
+    extent.add(hash, record_bytes + key_bytes + value_bytes);
   });
   return extent;
 }
 
 /// Bisects what is there until it costs at most `bytes_max` or has one hash. Every half has a record.
-Range cut(Segment& segment, Range range, std::size_t bytes_max) {
+Range cut(Segment& segment, Range range, std::size_t bytes_max, std::size_t record_bytes) {
   for (;;) {
-    const Extent extent = measure(segment, range);
+    const Extent extent = measure(segment, range, record_bytes);
     if (extent.bytes <= bytes_max || extent.least == extent.greatest) return range;
     range.last = extent.least + (extent.greatest - extent.least) / 2;
   }
@@ -82,9 +81,10 @@ std::uint64_t last_of(const Segment& segment) {
 
 }  // namespace
 
-std::uint64_t Table::scan(std::uint64_t position, std::size_t bytes_max, Visit visit, void* context) const {
+std::uint64_t Table::scan(std::uint64_t position, std::size_t bytes_max, Visit visit, void* context,
+                          std::size_t record_bytes) const {
   Segment& segment = *state_->directory.segment(position);
-  const Range range = cut(segment, {position, last_of(segment)}, bytes_max);
+  const Range range = cut(segment, {position, last_of(segment)}, bytes_max, record_bytes);
   for_each(segment, [&](Cell* cell, const Record* record) {
     if (!range.contains(cell != nullptr ? cell->hash : record->hash)) return;
     if (record != nullptr) return visit(context, record->key(), record->value(), {record->lsn});

@@ -29,7 +29,7 @@ struct Table::State {
   };
 
   explicit State(const TableOptions& options)
-      : arena({options.memory_bytes_max, options.huge_pages}), directory(arena) {}
+      : arena({options.memory_bytes_max, options.huge_pages}), directory(arena), number(options.number) {}
 
   /// Fills `plan`. `assembled` is the record to place, null: one is taken if need be.
   Status prepare(std::uint64_t hash, Bytes key, std::size_t value_bytes, detail::Record* assembled);
@@ -51,7 +51,9 @@ struct Table::State {
   Plan plan;
   std::uint64_t keys = 0;
   std::uint64_t chained = 0;
-  std::uint64_t handles = 0;  ///< pins and assemblies that are out
+  std::uint64_t number;
+  std::uint64_t pins = 0;        ///< that are out
+  std::uint64_t assemblies = 0;  ///< likewise
   std::uint64_t moved_bytes_last = 0;
   std::uint64_t moved_bytes_max = 0;
 };

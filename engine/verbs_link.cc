@@ -5,17 +5,11 @@
 #include <utility>
 
 #include <tidelock/base/check.h>
+#include <tidelock/base/counter.h>
 #include <tidelock/rdma/errc.h>
 #include <tidelock/replication/errc.h>
 
 namespace tidelock {
-namespace {
-
-void bump(std::atomic<std::uint64_t>& counter, std::uint64_t by = 1) {
-  counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
-}
-
-}  // namespace
 
 VerbsLink::VerbsLink(RdmaConnection& connection, NodeRole role, const FrameContext& context)
     : connection_(connection), core_(connection.core()), role_(role), context_(context) {}

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -22,21 +25,17 @@
 #include <tidelock/replication/errc.h>
 
 #include "job.h"
+#include "steady_time.h"
 #include "verbs_link.h"
 
 namespace tidelock {
 namespace {
 
-constexpr Duration kJobTimeout = seconds(5);
 /// How long cores are given to tear their last connections down: closing and draining, each with its own
 /// deadline, and the control thread's work.
 constexpr Duration kRestTimeout = seconds(10);
 
 static_assert(kHelloBytes == sizeof(Greeting) && kRefusalBytes <= sizeof(Greeting));
-
-std::chrono::steady_clock::time_point after(Duration duration) {
-  return std::chrono::steady_clock::now() + std::chrono::nanoseconds(duration.ns);
-}
 
 Result<std::pair<std::string, std::uint16_t>> parse_address(const std::string& text) {
   const std::size_t colon = text.rfind(':');
@@ -92,6 +91,7 @@ struct Attempt {
   std::condition_variable ended;
   bool over = false;           ///< under mutex: an outcome is here, or nobody waits for one any more
   bool waiting = true;         ///< under mutex
+  bool interrupted = false;    ///< under mutex: the engine closes
   Greeting greeting{};         ///< under mutex
   std::optional<Error> error;  ///< under mutex
   RdmaConnection* connection = nullptr;  ///< owner core, until it is over
@@ -200,6 +200,8 @@ void receive_guest(Guests& guests, const std::shared_ptr<Guest>& guest, RdmaConn
   guest->connection = &connection;
   auto hello = decode_hello(greeting);
   if (!hello) {
+    connection.core().notice("hello " + connection.describe(),
+                             "refused " + connection.describe() + ": " + hello.error().message());
     Greeting refusal{};
     encode_refusal({RefusalReason::malformed, 0, 0},
                    std::span<std::byte, kRefusalBytes>(refusal.data(), kRefusalBytes));
@@ -213,12 +215,6 @@ void receive_guest(Guests& guests, const std::shared_ptr<Guest>& guest, RdmaConn
   guests.add(guest);
 }
 
-/// What kept a guest out was this side's, so that its operator should know.
-bool ours(const Error& error) {
-  return error == RdmaErrc::memlock_too_low || error == RdmaErrc::device_too_small ||
-         error.code().category() == std::generic_category();
-}
-
 ConnectionCallbacks callbacks_for(const std::shared_ptr<Guests>& guests, RdmaCore& core, CoreId id) {
   auto guest = std::make_shared<Guest>();
   guest->core = &core;
@@ -228,7 +224,6 @@ ConnectionCallbacks callbacks_for(const std::shared_ptr<Guests>& guests, RdmaCor
           },
           [guests, guest](RdmaConnection& connection, Bytes) {
             guest->connection = nullptr;
-            if (ours(connection.error())) guests->fail(connection.error());
             connection.abandon();
           }};
 }
@@ -306,17 +301,37 @@ class VerbsPeerListener final : public PeerListener {
 
 // ---- the transport --------------------------------------------------------------------------------------
 
+/// What a core notices, as lines of the event log. The same again is told when its number has doubled, so
+/// that a peer that tries without end does not push everything else out of the log.
+/// Thread:   owner core
+class NoticeBoard {
+ public:
+  explicit NoticeBoard(EventLog& events) : events_(events) {}
+  void add(const std::string& about, const std::string& text) {
+    if (times_.size() >= kKinds && !times_.contains(about)) times_.clear();
+    const std::uint64_t times = ++times_[about];
+    if (!std::has_single_bit(times)) return;
+    events_.add("verbs: " + text + (times == 1 ? "" : " (" + std::to_string(times) + " times such)"));
+  }
+
+ private:
+  static constexpr std::size_t kKinds = 256;
+  EventLog& events_;
+  std::map<std::string, std::uint64_t> times_;
+};
+
 class VerbsTransport final : public Transport {
  public:
   VerbsTransport(const Options& options, ReactorGroup& group,
-                 const std::vector<std::unique_ptr<Shard>>& shards)
-      : options_(options), group_(group), shards_(shards), generations_(shards.size()) {}
+                 const std::vector<std::unique_ptr<Shard>>& shards, EventLog& events)
+      : options_(options), group_(group), shards_(shards), events_(events), generations_(shards.size()) {}
   ~VerbsTransport() override;
 
   Status open();
   Result<std::unique_ptr<PeerListener>> listen(const std::string& address,
                                                const LinkOptions& options) override;
   Result<ConnectedPeer> connect(const std::string& address, const Hello& ours, Duration timeout) override;
+  void interrupt() override;
   [[nodiscard]] const char* kind() const override { return "verbs"; }
 
  private:
@@ -326,10 +341,14 @@ class VerbsTransport final : public Transport {
   const Options& options_;
   ReactorGroup& group_;
   const std::vector<std::unique_ptr<Shard>>& shards_;
+  EventLog& events_;
   const std::uint64_t incarnation_ = entropy64();
   std::vector<std::atomic<std::uint32_t>> generations_;
   std::vector<std::shared_ptr<ControlThread>> calls_;
   Cores cores_;
+  std::mutex mutex_;
+  bool interrupted_ = false;                     ///< under mutex_
+  std::set<std::shared_ptr<Attempt>> attempts_;  ///< under mutex_: those that a thread waits for
 };
 
 Status VerbsTransport::open() {
@@ -352,6 +371,8 @@ Status VerbsTransport::open_core(std::size_t shard, const RdmaPlace& place) {
   const Bytes log = shards_[shard]->log_memory();
   // The device only reads it; registering takes any memory.
   if (!log.empty()) TL_TRY(core->register_memory({const_cast<std::byte*>(log.data()), log.size()}));
+  core->on_notice([board = std::make_shared<NoticeBoard>(events_)](
+                      const std::string& about, const std::string& text) { board->add(about, text); });
   RdmaCore* const started = core.get();
   cores_.push_back(std::move(core));
   return run_job(
@@ -383,6 +404,9 @@ VerbsTransport::~VerbsTransport() {
   // Their last answers are posted, and no rejected id is left, before any core goes.
   for (const auto& calls : calls_) all_rest = calls->stop(kJobTimeout) && all_rest;
   if (all_rest) return;
+  events_.add(
+      "verbs: the device did not let go of all connections; their memory is left to the end of the "
+      "process");
   // A device that does not let go: better leaked than destroyed under it. All of them, since a core may hold
   // ids that still stand on the channel of another.
   for (auto& core : cores_) static_cast<void>(core.release());
@@ -430,14 +454,29 @@ Result<ConnectedPeer> VerbsTransport::connect(const std::string& address, const 
   terms.request.generation = {++generations_[ours.shard.value]};
   terms.greeting = greeting_of(ours);
   const auto attempt = std::make_shared<Attempt>();
+  const auto given_up = [&address] {
+    return Error(ReactorErrc::closed, "connecting to " + address + " was given up");
+  };
+  {
+    const std::lock_guard lock(mutex_);
+    if (interrupted_) return given_up();
+    attempts_.insert(attempt);
+  }
   core.post([&core, terms, attempt] { begin(core, terms, attempt); });
+  bool interrupted = false;
   {
     std::unique_lock lock(attempt->mutex);
-    attempt->ended.wait_until(lock, until, [&] { return attempt->over; });
+    attempt->ended.wait_until(lock, until, [&] { return attempt->over || attempt->interrupted; });
     attempt->waiting = false;
+    interrupted = attempt->interrupted;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    attempts_.erase(attempt);
   }
   if (!attempt->over) {
     give_up(core, attempt);
+    if (interrupted) return given_up();
     return Error(ReactorErrc::deadline_exceeded, "no answer from " + address + " in time");
   }
   if (attempt->error) return *attempt->error;
@@ -451,11 +490,22 @@ Result<ConnectedPeer> VerbsTransport::connect(const std::string& address, const 
       std::make_unique<VerbsLink>(*attempt->connection, NodeRole::replica, context_of(*hello)), *hello};
 }
 
+void VerbsTransport::interrupt() {
+  const std::lock_guard lock(mutex_);
+  interrupted_ = true;
+  for (const auto& attempt : attempts_) {
+    const std::lock_guard its(attempt->mutex);
+    attempt->interrupted = true;
+    attempt->ended.notify_one();
+  }
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Transport>> make_verbs_transport(const Options& options, ReactorGroup& group,
-                                                        const std::vector<std::unique_ptr<Shard>>& shards) {
-  auto transport = std::make_unique<VerbsTransport>(options, group, shards);
+                                                        const std::vector<std::unique_ptr<Shard>>& shards,
+                                                        EventLog& events) {
+  auto transport = std::make_unique<VerbsTransport>(options, group, shards, events);
   TL_TRY(transport->open());
   return std::unique_ptr<Transport>(std::move(transport));
 }

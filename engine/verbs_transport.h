@@ -12,6 +12,7 @@
 #include <tidelock/reactor/reactor_group.h>
 #include <tidelock/replication/transport.h>
 
+#include "events.h"
 #include "shard.h"
 
 namespace tidelock {
@@ -20,6 +21,7 @@ namespace tidelock {
 /// shards' logs. Addresses are "IPv4:port".
 /// Errors:   those of rdma/: no device, port down, no GID, memlock too low, each with the remedy
 Result<std::unique_ptr<Transport>> make_verbs_transport(const Options& options, ReactorGroup& group,
-                                                        const std::vector<std::unique_ptr<Shard>>& shards);
+                                                        const std::vector<std::unique_ptr<Shard>>& shards,
+                                                        EventLog& events);
 
 }  // namespace tidelock

@@ -45,22 +45,25 @@ void RdmaConnection::expired() {
     return destroy();
   }
   if (closing_) return tear_down();
+  const char* const call = busy_ ? core_.call_under_way() : nullptr;
   fail(Error(RdmaErrc::state_deadline, describe() + " stayed " + to_string(state_) +
-                                           " too long: " + trace_.text(core_.reactor().now())));
+                                           " too long: " + trace_.text(core_.reactor().now()) +
+                                           (call != nullptr ? std::string(", in ") + call : "")));
 }
 
-void RdmaConnection::job(std::function<Status()> work, std::function<void()> then) {
+void RdmaConnection::job(const char* verb, std::function<Status()> work, std::function<void()> then) {
   TL_ASSERT(!busy_, "one job a connection");
   busy_ = true;
   const auto status = std::make_shared<Status>();
-  core_.offload([status, work = std::move(work)] { *status = work(); },
-                [this, status, then = std::move(then)] {
-                  busy_ = false;
-                  if (teardown_ == Teardown::wanted) return tear_down();
-                  if (!*status) return fail(status->error());
-                  then();
-                  take_deferred();
-                });
+  core_.offload(
+      verb, [status, work = std::move(work)] { *status = work(); },
+      [this, status, then = std::move(then)] {
+        busy_ = false;
+        if (teardown_ == Teardown::wanted) return tear_down();
+        if (!*status) return fail(status->error());
+        then();
+        take_deferred();
+      });
 }
 
 /// What rdma_cm said while a job was under way.
@@ -104,10 +107,16 @@ void RdmaConnection::close(const std::string& reason) {
   }
   error_ = Error(RdmaErrc::closed, reason.empty() ? "closed" : reason);
   final_state_ = ConnectionState::closed;
-  const bool was_ready = state_ == ConnectionState::ready;
+  ended_in_ = state_;
   set(ConnectionState::draining, error_->message(), core_.options().closing_deadline);
   if (!closing_) tear_down();
-  if (!was_ready) tell_ended({});
+  if (ended_in_ != ConnectionState::ready) tell_ended({});
+}
+
+void RdmaConnection::retire(const std::string& reason) {
+  if (ended()) return;
+  close(reason);
+  if (final_state_ == ConnectionState::closed) tell_operator();
 }
 
 void RdmaConnection::abandon() {
@@ -129,10 +138,21 @@ void RdmaConnection::fail(const Error& error) {
 void RdmaConnection::end(ConnectionState state, const Error& error) {
   error_ = error;
   final_state_ = state;
-  const bool was_ready = state_ == ConnectionState::ready;
+  ended_in_ = state_;
   set(ConnectionState::draining, error.message(), core_.options().closing_deadline);
+  tell_operator();
   tear_down();
-  if (!was_ready) tell_ended({});
+  if (ended_in_ != ConnectionState::ready) tell_ended({});
+}
+
+/// The active side's owner is told by its callback and a ready connection's by its link. Of an attempt that
+/// the passive side sees fail nobody else would say anything.
+void RdmaConnection::tell_operator() {
+  if (active_ || ended_in_ == ConnectionState::ready) return;
+  core_.notice("attempt " + peer_ + " " + to_string(ended_in_) + " " + error_->code().message(),
+               "an attempt of node " + std::to_string(request_.node) + " from " + peer_ + ", shard " +
+                   std::to_string(request_.shard.value) + ", ended while " + to_string(ended_in_) + ": " +
+                   error_->message());
 }
 
 void RdmaConnection::tell_ended(Bytes greeting) {
@@ -156,9 +176,11 @@ void RdmaConnection::tear_down() {
   deadline_.disarm();
   busy_ = true;
   core_.offload(
-      [pair = pair_.get(), id = id_, connected = connected_] {
+      "ibv_modify_qp",
+      [&core = core_, pair = pair_.get(), id = id_, connected = connected_] {
         pair->move_to_error();
         // Tells the peer at once. It fails if the peer was first.
+        core.calling("rdma_disconnect");
         if (connected) static_cast<void>(::rdma_disconnect(id));
       },
       [this] {
@@ -185,8 +207,14 @@ void RdmaConnection::destroy() {
   deadline_.disarm();
   busy_ = true;
   core_.offload(
+      "ibv_destroy_qp",
       [this] {
-        if (pair_) pair_->unregister();
+        if (pair_) {
+          pair_->destroy_queue_pair();
+          core_.calling("ibv_dereg_mr");
+          pair_->unregister_ring();
+        }
+        core_.calling("rdma_destroy_id");
         RdmaHandle<rdma_cm_id>{std::exchange(id_, nullptr)}.reset();
       },
       [this] {

@@ -30,7 +30,7 @@ struct rdma_cm_id;
 
 namespace tidelock {
 
-struct MessageHeader;
+enum class MessageKind : std::uint8_t;
 class QueuePair;
 class RdmaConnection;
 class RdmaCore;
@@ -81,6 +81,8 @@ class RdmaConnection {
   void refuse(const Greeting& greeting);
   /// Says goodbye if it can, then ends. What was published before still leaves. Idempotent.
   void close(const std::string& reason);
+  /// Passive: closes it for a newer one of the same peer, which is not its owner's doing.
+  void retire(const std::string& reason);
   /// The owner needs it no more, and is not called again. Closes it.
   void abandon();
 
@@ -90,6 +92,8 @@ class RdmaConnection {
   [[nodiscard]] bool ended() const { return error_.has_value(); }
   /// Why it ended.
   [[nodiscard]] const Error& error() const { return *error_; }
+  /// The state that it was in when it ended.
+  [[nodiscard]] ConnectionState ended_in() const { return ended_in_; }
   /// The queue pair is destroyed: no device reads or writes memory for it any more.
   [[nodiscard]] bool torn_down() const { return torn_down_; }
   /// Active: what the passive side said in rdma_cm's reject, if that is how it ended.
@@ -150,8 +154,9 @@ class RdmaConnection {
 
   void set(ConnectionState state, const std::string& why, Duration deadline);
   void expired();
-  /// Runs `work` on the control thread, then `then` here, unless the connection ended meanwhile.
-  void job(std::function<Status()> work, std::function<void()> then);
+  /// Runs `work` on the control thread, then `then` here, unless the connection ended meanwhile. `verb`: the
+  /// first that it calls.
+  void job(const char* verb, std::function<Status()> work, std::function<void()> then);
   [[nodiscard]] std::uintptr_t tag() const;
 
   Status make_id(const ActiveTerms& terms);
@@ -166,10 +171,11 @@ class RdmaConnection {
   void local_ready();
   void say_hello();
   void deliver_greeting();
-  void on_greeting(const MessageHeader& header, Bytes payload);
+  void on_greeting(MessageKind kind, Bytes payload);
 
   void take_deferred();
   void end(ConnectionState state, const Error& error);
+  void tell_operator();
   void tear_down();
   void drain();
   void drained_some();
@@ -190,6 +196,7 @@ class RdmaConnection {
   Teardown teardown_ = Teardown::none;
   ConnectionState state_ = ConnectionState::idle;
   ConnectionState final_state_ = ConnectionState::closed;
+  ConnectionState ended_in_ = ConnectionState::idle;
   TransitionTrace trace_;
   std::optional<Error> error_;
   ActiveTerms terms_;

@@ -13,6 +13,8 @@
 #include <tidelock/rdma/errc.h>
 
 #include "core_verbs.h"
+#include "gid.h"
+#include "peer_address.h"
 #include "queue_pair.h"
 
 namespace tidelock {
@@ -27,13 +29,16 @@ constexpr std::size_t kDeferredMax = 16;
 /// ibv_modify_qp refuses.
 constexpr int kUserMask = ~(0xf << 21);
 
-/// EINVAL of a step that an id can take only while it is connecting: rdma_cm was told that the peer went, and
-/// its event comes later than this.
-Error cm_error(const char* what) {
+/// Of the steps that an id can take only as long as the peer's half of the exchange stands: the passive
+/// side's after the request, the active side's after the reply. There EINVAL means that rdma_cm was told that
+/// the peer went, and its event comes later than this. Elsewhere EINVAL is what it says.
+Error cm_error_of_peer(const char* what) {
   if (errno == EINVAL)
     return Error(RdmaErrc::peer_lost, std::string(what) + ": rdma_cm has given up the connection");
   return Error::from_errno(errno, what);
 }
+
+Error cm_error(const char* what) { return Error::from_errno(errno, what); }
 
 Status fill_address(const std::string& text, std::uint16_t port, sockaddr_in& address) {
   address = {};
@@ -47,15 +52,15 @@ ibv_mtu mtu_of(std::uint32_t bytes) {
   return static_cast<ibv_mtu>(std::bit_width(bytes) - 8);  // 256 is 1, 4096 is 5
 }
 
-std::string peer_address(rdma_cm_id* id) {
+}  // namespace
+
+std::string peer_address_of(rdma_cm_id* id) {
   const sockaddr* address = ::rdma_get_peer_addr(id);
   std::array<char, INET_ADDRSTRLEN> text{};
   if (address == nullptr || address->sa_family != AF_INET) return "?";
   const auto* inet = reinterpret_cast<const sockaddr_in*>(address);
   return ::inet_ntop(AF_INET, &inet->sin_addr, text.data(), text.size()) != nullptr ? text.data() : "?";
 }
-
-}  // namespace
 
 // ---- active ---------------------------------------------------------------------------------------------
 
@@ -69,7 +74,8 @@ void RdmaConnection::start_active(const ActiveTerms& terms, ConnectionCallbacks 
   request_ = terms_.request;
   callbacks_ = std::move(callbacks);
   set(ConnectionState::resolving, terms_.address, core_.options().resolving_deadline);
-  job([this] { return make_id(terms_); }, [] {});
+  job(
+      "rdma_create_id", [this] { return make_id(terms_); }, [] {});
 }
 
 Status RdmaConnection::make_id(const ActiveTerms& terms) {
@@ -81,6 +87,7 @@ Status RdmaConnection::make_id(const ActiveTerms& terms) {
   sockaddr_in target{};
   TL_TRY(fill_address(core_.place().address, 0, source));
   TL_TRY(fill_address(terms.address, terms.port, target));
+  core_.calling("rdma_resolve_addr");
   // The source is named: with two devices in one machine the route alone would choose another.
   if (::rdma_resolve_addr(id_, reinterpret_cast<sockaddr*>(&source), reinterpret_cast<sockaddr*>(&target),
                           kResolveTimeoutMs) != 0) {
@@ -98,6 +105,7 @@ void RdmaConnection::on_address() {
                   " but through another device; name that one (Options::device) or bind its address"));
   }
   job(
+      "rdma_resolve_route",
       [id = id_]() -> Status {
         if (::rdma_resolve_route(id, kResolveTimeoutMs) != 0) return cm_error("rdma_resolve_route");
         return {};
@@ -107,11 +115,13 @@ void RdmaConnection::on_address() {
 
 void RdmaConnection::on_route() {
   set(ConnectionState::connecting, "route resolved", core_.options().connecting_deadline);
-  job([this] { return make_queue_pair(); },
+  job(
+      "ibv_create_qp", [this] { return make_queue_pair(); },
       [this] {
         // Receives come before the request, so that the peer finds them whenever it speaks.
         if (const Status posted = pair_->post_all_receives(); !posted) return fail(posted.error());
         job(
+            "rdma_connect",
             [this]() -> Status {
               std::array<std::byte, kConnectRequestBytes> bytes{};
               encode_request(request_, bytes);
@@ -140,13 +150,15 @@ void RdmaConnection::on_reply(const CmEvent& event) {
   generation_ = reply_.generation;
   mtu_bytes_ = reply_.mtu_bytes;
   pair_->agree(generation_, reply_.data_slots, reply_.control_slots);
-  job([this] { return establish(); }, [this] { local_ready(); });
+  job(
+      "ibv_reg_mr", [this] { return establish(); }, [this] { local_ready(); });
 }
 
 Status RdmaConnection::establish() {
   TL_TRY(pair_->make_ring(reply_.ring_bytes));
   TL_TRY(move_to_rts());
-  if (::rdma_establish(id_) != 0) return cm_error("rdma_establish");
+  core_.calling("rdma_establish");
+  if (::rdma_establish(id_) != 0) return cm_error_of_peer("rdma_establish");
   return {};
 }
 
@@ -185,10 +197,11 @@ void RdmaConnection::start_passive(rdma_cm_id* id, const ConnectRequest& request
   reply_.control_slots = core_.options().control_slots;
   generation_ = reply.generation;
   mtu_bytes_ = reply_.mtu_bytes;
-  peer_ = peer_address(id);
+  peer_ = peer_address_of(id);
   callbacks_ = std::move(callbacks);
   set(ConnectionState::connecting, "asked by " + peer_, core_.options().connecting_deadline);
   job(
+      "rdma_migrate_id",
       [this]() -> Status {
         if (::rdma_migrate_id(id_, core_.channel()) != 0) return cm_error("rdma_migrate_id");
         id_->context =
@@ -196,14 +209,17 @@ void RdmaConnection::start_passive(rdma_cm_id* id, const ConnectRequest& request
         if (id_->verbs == nullptr || core_.place().device != ::ibv_get_device_name(id_->verbs->device)) {
           return Error(RdmaErrc::unreachable, "the request came through another device");
         }
+        core_.calling("ibv_create_qp");
         return make_queue_pair();
       },
       [this] {
         pair_->agree(generation_, request_.data_slots, request_.control_slots);
         if (const Status posted = pair_->post_all_receives(); !posted) return fail(posted.error());
         job(
+            "rdma_init_qp_attr",
             [this]() -> Status {
               TL_TRY(move_to_rts());
+              core_.calling("rdma_accept");
               std::array<std::byte, kConnectReplyBytes> bytes{};
               encode_reply(reply_, bytes);
               rdma_conn_param parameters{};
@@ -211,7 +227,7 @@ void RdmaConnection::start_passive(rdma_cm_id* id, const ConnectRequest& request
               parameters.private_data_len = static_cast<std::uint8_t>(bytes.size());
               parameters.rnr_retry_count = core_.options().rnr_retry;
               parameters.qp_num = pair_->number();
-              if (::rdma_accept(id_, &parameters) != 0) return cm_error("rdma_accept");
+              if (::rdma_accept(id_, &parameters) != 0) return cm_error_of_peer("rdma_accept");
               connected_ = true;
               return {};
             },
@@ -240,11 +256,15 @@ Status RdmaConnection::make_queue_pair() {
   ibv_qp_attr attributes{};
   int mask = 0;
   attributes.qp_state = IBV_QPS_INIT;
-  if (::rdma_init_qp_attr(id_, &attributes, &mask) != 0) return cm_error("rdma_init_qp_attr for INIT");
+  core_.calling("rdma_init_qp_attr");
+  if (::rdma_init_qp_attr(id_, &attributes, &mask) != 0) {
+    return active_ ? cm_error("rdma_init_qp_attr for INIT") : cm_error_of_peer("rdma_init_qp_attr for INIT");
+  }
   // Only the side that receives batches is written to.
   attributes.qp_access_flags =
       active_ ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_LOCAL_WRITE;
   mask |= IBV_QP_ACCESS_FLAGS;
+  core_.calling("ibv_modify_qp");
   return pair_->move_to(attributes, mask & kUserMask);
 }
 
@@ -253,21 +273,27 @@ Status RdmaConnection::move_to_rts() {
   ibv_qp_attr attributes{};
   int mask = 0;
   attributes.qp_state = IBV_QPS_RTR;
-  if (::rdma_init_qp_attr(id_, &attributes, &mask) != 0) return cm_error("rdma_init_qp_attr for RTR");
+  core_.calling("rdma_init_qp_attr");
+  if (::rdma_init_qp_attr(id_, &attributes, &mask) != 0) return cm_error_of_peer("rdma_init_qp_attr for RTR");
+  core_.calling("ibv_query_gid_ex");
+  TL_TRY(check_route(core_.verbs().context.get(), core_.place(), attributes.ah_attr, peer_));
   attributes.path_mtu = std::min({attributes.path_mtu, mtu_of(core_.place().mtu_bytes), mtu_of(mtu_bytes_)});
   // rdma_cm leaves 0 here, which is the longest of all waits: 655 ms.
   attributes.min_rnr_timer = options.min_rnr_timer;
   mask |= IBV_QP_MIN_RNR_TIMER | IBV_QP_PATH_MTU;
+  core_.calling("ibv_modify_qp");
   TL_TRY(pair_->move_to(attributes, mask & kUserMask));
 
   attributes = {};
   mask = 0;
   attributes.qp_state = IBV_QPS_RTS;
-  if (::rdma_init_qp_attr(id_, &attributes, &mask) != 0) return cm_error("rdma_init_qp_attr for RTS");
+  core_.calling("rdma_init_qp_attr");
+  if (::rdma_init_qp_attr(id_, &attributes, &mask) != 0) return cm_error_of_peer("rdma_init_qp_attr for RTS");
   attributes.timeout = options.ack_timeout;
   attributes.retry_cnt = options.retry_count;
   attributes.rnr_retry = options.rnr_retry;
   mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
+  core_.calling("ibv_modify_qp");
   return pair_->move_to(attributes, mask & kUserMask);
 }
 

@@ -19,17 +19,16 @@ static_assert(sizeof(Greeting) == kGreetingBytes && kControlFrameSize == kContro
 
 void RdmaConnection::on_completion(const ibv_wc& completion) {
   using Kind = QueuePair::Event::Kind;
-  const auto event = pair_->take(completion);
+  QueuePair::Event event;
+  const Status taken = pair_->take(completion, event);
   if (ended()) {
-    if (event && event->kind == Kind::beacon) beacon_seen_ = true;
-    if (closing_ && (!event || event->kind == Kind::flushed || pair_->sends_done())) return tear_down();
+    if (taken && event.kind == Kind::beacon) beacon_seen_ = true;
+    if (closing_ && (!taken || event.kind == Kind::flushed || pair_->sends_done())) return tear_down();
     return drained_some();
   }
-  if (!event) {
-    return fail(Error(event.error().code(), describe() + ": " + event.error().message()));
-  }
-  room_came_ = room_came_ || event->room;
-  switch (event->kind) {
+  if (!taken) return fail(Error(taken.error().code(), describe() + ": " + taken.error().message()));
+  room_came_ = room_came_ || event.room;
+  switch (event.kind) {
     case Kind::batch:
     case Kind::control:
     case Kind::credit:
@@ -37,13 +36,18 @@ void RdmaConnection::on_completion(const ibv_wc& completion) {
         fail(Error(RdmaErrc::protocol, describe() + ": the peer sent data before both had said hello"));
       break;
     case Kind::greeting:
-      on_greeting(event->header, event->payload);
+      on_greeting(event.message, event.payload);
       break;
     case Kind::close:
       end(ConnectionState::closed, Error(RdmaErrc::peer_closed, describe()));
       break;
     case Kind::flushed:
-      fail(Error(RdmaErrc::peer_lost, describe() + ": the queue pair went into the error state"));
+      // Not by us, who would have ended first, and not by a peer that is gone, which shows as a request
+      // without an answer. What is left happens at this end.
+      fail(Error(RdmaErrc::queue_pair_failed,
+                 describe() + ": by its device, which refused what the peer asked (a write past the ring, or "
+                              "after this side took the right to write away) or failed; not by a close of "
+                              "either side"));
       break;
     case Kind::nothing:
     case Kind::beacon:
@@ -51,16 +55,17 @@ void RdmaConnection::on_completion(const ibv_wc& completion) {
   }
 }
 
-void RdmaConnection::on_greeting(const MessageHeader& header, Bytes payload) {
+void RdmaConnection::on_greeting(MessageKind kind, Bytes payload) {
   const bool expected =
-      active_ ? header.kind != MessageKind::hello && state_ == ConnectionState::local_ready
-              : header.kind == MessageKind::hello && !greeting_ &&
+      active_ ? kind != MessageKind::hello && state_ == ConnectionState::local_ready
+              : kind == MessageKind::hello && !greeting_ &&
                     (state_ == ConnectionState::connecting || state_ == ConnectionState::local_ready);
   if (!expected) return fail(Error(RdmaErrc::protocol, describe() + ": a greeting that is not due"));
-  if (active_ && header.kind == MessageKind::refuse) {
+  if (active_ && kind == MessageKind::refuse) {
     // Told before the teardown, with what the peer gave as its reason.
     error_ = Error(RdmaErrc::refused, describe());
     final_state_ = ConnectionState::failed;
+    ended_in_ = state_;
     set(ConnectionState::draining, "refused", core_.options().closing_deadline);
     const Greeting reason = [&] {
       Greeting copy{};

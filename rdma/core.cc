@@ -16,6 +16,7 @@
 
 #include "core_verbs.h"
 #include "gid.h"
+#include "peer_address.h"
 
 namespace tidelock {
 namespace {
@@ -214,6 +215,7 @@ void RdmaCore::detach() {
   async_watch_.stop();
   // A CQ is destroyed only after all of its events were acknowledged.
   drain_completion_channel();
+  watchdog_.disarm();
   reactor_->remove_source(*this);
   reactor_ = nullptr;
 }
@@ -268,7 +270,7 @@ void RdmaCore::accept(rdma_cm_id* id, const ConnectRequest& request, const Conne
   // An attempt that it gave up for this one keeps a slot until its deadline: it is over.
   for (const Slot& slot : slots_) {
     if (slot.connection && slot.connection->serves(request) && !slot.connection->ready()) {
-      slot.connection->close("a newer attempt came");
+      slot.connection->retire("a newer attempt came");
     }
   }
   const auto made = make_connection();
@@ -276,20 +278,27 @@ void RdmaCore::accept(rdma_cm_id* id, const ConnectRequest& request, const Conne
   (*made)->start_passive(id, request, reply, std::move(callbacks));
 }
 
-void RdmaCore::reject(rdma_cm_id* id, const ConnectReject& reason) {
-  calls_->run([id, reason] {
-    std::array<std::byte, kConnectRejectBytes> bytes{};
-    encode_reject(reason, bytes);
-    // If it cannot be sent the peer learns by its own deadline.
-    static_cast<void>(::rdma_reject(id, bytes.data(), static_cast<std::uint8_t>(bytes.size())));
-    RdmaHandle<rdma_cm_id>{id}.reset();
-  });
+void RdmaCore::reject(rdma_cm_id* id, const ConnectReject& reason, const std::string& why) {
+  const std::string peer = peer_address_of(id);
+  notice("rejected " + peer + " " + std::to_string(static_cast<unsigned>(reason.reason)),
+         "rejected a request from " + peer + ": " + describe_given(reason) + (why.empty() ? "" : ": " + why));
+  offload(
+      "rdma_reject",
+      [this, id, reason] {
+        std::array<std::byte, kConnectRejectBytes> bytes{};
+        encode_reject(reason, bytes);
+        // If it cannot be sent the peer learns by its own deadline.
+        static_cast<void>(::rdma_reject(id, bytes.data(), static_cast<std::uint8_t>(bytes.size())));
+        calling("rdma_destroy_id");
+        RdmaHandle<rdma_cm_id>{id}.reset();
+      },
+      [] {});
 }
 
 void RdmaCore::retire_before(const RdmaConnection& newer) {
   for (const Slot& slot : slots_) {
     if (slot.connection && slot.connection.get() != &newer && slot.connection->serves(newer.request())) {
-      slot.connection->close("a newer connection of the same node and shard came");
+      slot.connection->retire("a newer connection of the same node and shard came");
     }
   }
 }
@@ -327,15 +336,50 @@ void RdmaCore::post(std::function<void()> work) {
   static_cast<void>(!::write(post_fd_, &one, sizeof one));
 }
 
-void RdmaCore::offload(std::function<void()> work, std::function<void()> answer) {
-  ++offloaded_;
-  calls_->run([this, work = std::move(work), answer = std::move(answer)] {
+void RdmaCore::offload(const char* verb, std::function<void()> work, std::function<void()> answer) {
+  offloaded_.push_back(verb);
+  if (offloaded_.size() == 1) watch_call();
+  calls_->run([this, verb, work = std::move(work), answer = std::move(answer)] {
+    calling(verb);
     work();
+    calling(nullptr);
     post([this, answer] {
-      --offloaded_;
+      call_returned();
       answer();
     });
   });
+}
+
+// ---- the watchdog of calls that block -------------------------------------------------------------------
+
+RdmaCore::Watchdog::Watchdog(RdmaCore& core)
+    : Timer([](Timer& timer) { static_cast<Watchdog&>(timer).owner.call_is_late(); }), owner(core) {}
+
+/// They run one after the other, and are answered in that order: the next begins when one has returned.
+void RdmaCore::watch_call() {
+  call_begun_ = reactor_->now();
+  reactor_->timers().arm(watchdog_, call_begun_ + options_.call_patience);
+}
+
+void RdmaCore::call_returned() {
+  offloaded_.pop_front();
+  watchdog_.disarm();
+  if (!offloaded_.empty()) watch_call();
+}
+
+const char* RdmaCore::call_under_way() const {
+  if (offloaded_.empty()) return nullptr;
+  const char* verb = calling_.load(std::memory_order_relaxed);
+  return verb != nullptr ? verb : offloaded_.front();
+}
+
+/// Once a call: it is not armed again before the call has returned.
+void RdmaCore::call_is_late() {
+  const std::string verb = call_under_way();
+  notice("late " + verb, verb + " on " + place_.device + " has not returned for " +
+                             std::to_string((reactor_->now() - call_begun_).ns / 1'000'000) +
+                             " ms; no connection of this core gets on or ends until it does (" +
+                             std::to_string(offloaded_.size() - 1) + " calls wait)");
 }
 
 void RdmaCore::run_posted() {
@@ -430,13 +474,15 @@ void RdmaCore::drain_async() {
 /// they are left to their own errors.
 void RdmaCore::check_gid() {
   const auto gone = std::make_shared<bool>(false);
-  offload([gone, context = verbs_->context.get(), place = place_] { *gone = !has_address(context, place); },
-          [this, gone] {
-            if (*gone) {
-              fail_all(
-                  Error(RdmaErrc::device_failed, place_.device + " no longer has address " + place_.address));
-            }
-          });
+  offload(
+      "ibv_query_gid_table",
+      [gone, context = verbs_->context.get(), place = place_] { *gone = !has_address(context, place); },
+      [this, gone] {
+        if (*gone) {
+          fail_all(
+              Error(RdmaErrc::device_failed, place_.device + " no longer has address " + place_.address));
+        }
+      });
 }
 
 }  // namespace tidelock

@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -24,6 +25,7 @@
 #include <tidelock/reactor/operation.h>
 #include <tidelock/reactor/poll_source.h>
 #include <tidelock/reactor/reactor.h>
+#include <tidelock/reactor/timer.h>
 
 struct rdma_event_channel;
 
@@ -42,6 +44,7 @@ struct RdmaOptions {
   Duration greeting_deadline = seconds(5);
   Duration closing_deadline = milliseconds(500);
   Duration draining_deadline = milliseconds(500);
+  Duration call_patience = seconds(5);  ///< a call on the control thread that takes longer is reported
 
   /// Transport: 4.096 us x 2^ack_timeout for each of retry_count tries (ibv_modify_qp(3)). 14 and 6 notice a
   /// dead link after about half a second. retry_count is at most 6: 7 is for ever on soft-RoCE.
@@ -79,12 +82,21 @@ class RdmaCore final : public PollSource {
   /// Errors:   memlock_too_low names the limit and how to raise it
   Status register_memory(MutableBytes memory);
 
+  /// What an operator should know: requests that were rejected, attempts of peers that came to nothing, a
+  /// call that does not return. `about` is the same for texts that say the same again. Runs on the owner
+  /// core.
+  using Notice = std::function<void(const std::string& about, const std::string& text)>;
+  void on_notice(Notice handler) { notice_ = std::move(handler); }
+  void notice(const std::string& about, const std::string& text) const {
+    if (notice_) notice_(about, text);
+  }
+
   /// Watches the channels through the reactor's ring and adds itself to the reactor.
   Status start(Reactor& reactor);
   void close_all(const std::string& reason);
   /// No connection is left, and nothing is under way on the control thread or posted.
   [[nodiscard]] bool idle() const {
-    return live_ == 0 && offloaded_ == 0 && !any_posted_.load(std::memory_order_acquire);
+    return live_ == 0 && offloaded_.empty() && !any_posted_.load(std::memory_order_acquire);
   }
   /// Leaves the reactor. No connection is left.
   void detach();
@@ -96,13 +108,18 @@ class RdmaCore final : public PollSource {
   /// process of that node number is connected. (Its own older connection ends when this one says hello.)
   void accept(rdma_cm_id* id, const ConnectRequest& request, const ConnectReply& reply,
               ConnectionCallbacks callbacks);
-  /// Says no to a connect request, on the control thread; takes `id`.
-  void reject(rdma_cm_id* id, const ConnectReject& reason);
+  /// Says no to a connect request, on the control thread; takes `id`. `why` is for our own operator, beyond
+  /// what the peer is told.
+  void reject(rdma_cm_id* id, const ConnectReject& reason, const std::string& why = "");
 
   /// Runs `work` on the owner core, soon. Any thread.
   void post(std::function<void()> work);
-  /// Runs `work` on the control thread, then `answer` on the owner core.
-  void offload(std::function<void()> work, std::function<void()> answer);
+  /// Runs `work` on the control thread, then `answer` on the owner core. `verb` is the first that it calls.
+  void offload(const char* verb, std::function<void()> work, std::function<void()> answer);
+  /// From such work: the verb that comes next, so that the watchdog can name one that does not return.
+  void calling(const char* verb) { calling_.store(verb, std::memory_order_relaxed); }
+  /// The call that the control thread is at, or null.
+  [[nodiscard]] const char* call_under_way() const;
   /// For events of rdma_cm that belong to no connection: a listener's.
   void on_foreign_event(std::function<void(const CmEvent&)> handler) { foreign_ = std::move(handler); }
 
@@ -152,6 +169,14 @@ class RdmaCore final : public PollSource {
   void drain_async();
   void fail_all(const Error& error);
   void check_gid();
+  void watch_call();
+  void call_returned();
+  void call_is_late();
+
+  struct Watchdog : Timer {
+    explicit Watchdog(RdmaCore& core);
+    RdmaCore& owner;
+  };
 
   RdmaPlace place_;
   RdmaOptions options_;
@@ -160,10 +185,14 @@ class RdmaCore final : public PollSource {
   Reactor* reactor_ = nullptr;
   std::vector<Slot> slots_;
   std::uint32_t live_ = 0;
-  std::uint32_t offloaded_ = 0;
+  std::deque<const char*> offloaded_;  ///< the first verb of each; the front one is under way
+  Instant call_begun_{};               ///< the front one, as far as this core knows
+  std::atomic<const char*> calling_{nullptr};
+  Watchdog watchdog_{*this};
+  Notice notice_;
   bool reap_ = false;
   std::optional<Error> dead_;  ///< device or CQ failed: nothing can be connected here any more
-  bool polled_ = false;        ///< the CQ, in this turn, by a link
+  bool polled_ = false;        ///< the CQ, by a link, since our own last poll or flush
   std::uint32_t taken_ = 0;    ///< by links, since poll() last told the reactor
   bool armed_ = false;
   std::function<void(const CmEvent&)> foreign_;

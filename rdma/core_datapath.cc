@@ -2,20 +2,13 @@
 #include <algorithm>
 #include <utility>
 
+#include <tidelock/base/counter.h>
 #include <tidelock/rdma/core.h>
 #include <tidelock/rdma/errc.h>
 
 #include "core_verbs.h"
 
 namespace tidelock {
-namespace {
-
-/// Single writer: no locked instruction.
-void count(std::atomic<std::uint64_t>& counter, std::uint64_t by = 1) {
-  counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
-}
-
-}  // namespace
 
 std::uint32_t RdmaCore::poll_completions(std::uint32_t budget) {
   polled_ = true;
@@ -35,8 +28,9 @@ std::uint32_t RdmaCore::poll_completions(std::uint32_t budget) {
     const int found = std::exchange(verbs.fetched_count, 0);
     for (int i = 0; i < found; ++i) dispatch(verbs.fetched[static_cast<std::size_t>(i)]);
     taken += static_cast<std::uint32_t>(found);
+    if (found < Verbs::kBatch) break;  // there were no more, and what came since waits for the next turn
   }
-  if (taken != 0) count(counters_.completions, taken);
+  if (taken != 0) bump(counters_.completions, taken);
   taken_ += taken;
   return taken;
 }
@@ -44,8 +38,8 @@ std::uint32_t RdmaCore::poll_completions(std::uint32_t budget) {
 void RdmaCore::dispatch(const ibv_wc& completion) {
   const WorkId id = WorkId::unpack(completion.wr_id);
   RdmaConnection* connection = find(id.slot, id.generation);
-  if (connection == nullptr) return count(counters_.completions_stale);
-  if (completion.status != IBV_WC_SUCCESS) count(counters_.completion_errors);
+  if (connection == nullptr) return bump(counters_.completions_stale);
+  if (completion.status != IBV_WC_SUCCESS) bump(counters_.completion_errors);
   connection->on_completion(completion);
 }
 
@@ -55,7 +49,11 @@ std::uint32_t RdmaCore::poll(std::uint32_t budget) {
     run_posted();
     ++work;
   }
-  if (!std::exchange(polled_, false)) poll_completions(budget);
+  // Not if a link has looked since our last poll: it is polled before us, and once is enough.
+  if (!std::exchange(polled_, false)) {
+    poll_completions(budget);
+    polled_ = false;
+  }
   return work + std::exchange(taken_, 0);
 }
 
@@ -90,7 +88,7 @@ void RdmaCore::drain_completion_channel() {
   if (events == 0) return;
   // One acknowledgement for all: it takes a mutex, and a CQ with one too few or too many cannot be destroyed.
   ::ibv_ack_cq_events(verbs_->cq.get(), events);
-  count(counters_.completion_events, events);
+  bump(counters_.completion_events, events);
   armed_ = false;
 }
 

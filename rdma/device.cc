@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -140,6 +141,38 @@ bool has_address(ibv_context* context, const RdmaPlace& place) {
   return table.empty() || std::any_of(table.begin(), table.end(), [&](const ibv_gid_entry& entry) {
            return entry.port_num == place.port && ipv4_of(entry.gid) == place.address;
          });
+}
+
+Status check_route(ibv_context* context, const RdmaPlace& place, const ibv_ah_attr& route,
+                   const std::string& peer) {
+  const std::string port = std::to_string(route.port_num);
+  const std::string chosen =
+      "for " + peer + " rdma_cm chose GID " + std::to_string(route.grh.sgid_index) + " of " + place.device;
+  if (route.is_global == 0 || route.port_num != place.port) {
+    return Error(RdmaErrc::unreachable,
+                 chosen + ", port " + port + ", and this node uses port " + std::to_string(place.port) +
+                     ": name the device or address of that port (Options::device, Options::local_address)");
+  }
+  ibv_gid_entry entry{};
+  if (const int failed = ibv_query_gid_ex(context, route.port_num, route.grh.sgid_index, &entry, 0)) {
+    return Error(RdmaErrc::unreachable, chosen + ", which cannot be read: " + std::strerror(failed) +
+                                            "; `rdma link` and `ip addr` show whether " + place.address +
+                                            " is still there");
+  }
+  if (entry.gid_type != IBV_GID_TYPE_ROCE_V2) {
+    const std::string mode = "/sys/kernel/config/rdma_cm/" + place.device;
+    return Error(RdmaErrc::unreachable, chosen + ", which is not RoCEv2: `mkdir -p " + mode +
+                                            "; echo 'RoCE v2' >" + mode + "/ports/" + port +
+                                            "/default_roce_mode` makes rdma_cm choose one that is");
+  }
+  const std::string address = ipv4_of(entry.gid);
+  if (address != place.address) {
+    return Error(RdmaErrc::unreachable,
+                 chosen + ", which is " + (address.empty() ? "no IPv4 address" : address) +
+                     ", and this node uses " + place.address + ": `ip route get " + peer + " from " +
+                     place.address + "` shows the way; name the address to use (Options::local_address)");
+  }
+  return {};
 }
 
 Result<RdmaPlace> choose_rdma_place(const RdmaChoice& choice) {

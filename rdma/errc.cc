@@ -42,6 +42,8 @@ class RdmaCategory final : public std::error_category {
         return "verbs refused a work request";
       case RdmaErrc::device_failed:
         return "the device reports a failure";
+      case RdmaErrc::queue_pair_failed:
+        return "this side's queue pair went into the error state";
       case RdmaErrc::too_large:
         return "larger than one batch can be";
       case RdmaErrc::no_credit:

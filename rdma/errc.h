@@ -22,6 +22,7 @@ enum class RdmaErrc {
   completion_failed,  ///< a work request failed; the detail gives the status and what it means
   post_failed,        ///< verbs refused a work request
   device_failed,      ///< an asynchronous event: the device, port, CQ or QP failed
+  queue_pair_failed,  ///< this side's queue pair fell into the error state, which ending a peer does not do
   too_large,          ///< more bytes or more pieces than one batch can have
   no_credit,          ///< no credit or ring space now; retry after progress
   busy,               ///< all connection slots of the core are in use

@@ -75,7 +75,9 @@ void RdmaListener::on_event(const CmEvent& event) {
   }
   if (event.kind != RDMA_CM_EVENT_CONNECT_REQUEST) return;
   const auto request = decode_request(Bytes(event.private_data).first(event.bytes));
-  if (const auto rejected = judge(request)) return core_.reject(event.id, *rejected);
+  if (const auto rejected = judge(request)) {
+    return core_.reject(event.id, *rejected, request ? "" : request.error().message());
+  }
   RdmaCore* core = route_(request->shard);
   if (core == nullptr) return core_.reject(event.id, {RejectReason::busy, 0, 0});
   ConnectReply reply;

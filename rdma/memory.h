@@ -28,7 +28,8 @@ class PageMemory {
   MutableBytes bytes_;
 };
 
-/// `access`: IBV_ACCESS_LOCAL_WRITE and friends; never relaxed ordering.
+/// `access`: IBV_ACCESS_LOCAL_WRITE and friends; never relaxed ordering. Where a fork would part the device
+/// from this process's pages, no child gets the whole pages of `memory` any more (README.md, Fork).
 /// Errors:   memlock_too_low names the limit and how to raise it; errno values
 Result<RdmaHandle<ibv_mr>> register_memory(ibv_pd* pd, MutableBytes memory, int access);
 

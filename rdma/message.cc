@@ -1,27 +1,18 @@
 #include "message.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
 
 #include <tidelock/rdma/errc.h>
-
-#include "checksum.h"
+#include <tidelock/reactor/header_sum.h>
 
 namespace tidelock {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x4d51'4c54;  // "TLQM"
-constexpr std::size_t kCrcAt = 12;
+constexpr std::size_t kSumAt = kMessageHeaderBytes - 4;
 
 Error wrong(const char* what) { return Error(RdmaErrc::protocol, std::string("a message with ") + what); }
-
-std::uint32_t crc_of(Bytes header) {
-  std::array<std::byte, kMessageHeaderBytes> copy;
-  std::copy_n(header.begin(), copy.size(), copy.begin());
-  store(copy.data() + kCrcAt, std::uint32_t{0});
-  return header_crc(copy);
-}
 
 }  // namespace
 
@@ -32,24 +23,22 @@ void encode_message(const MessageHeader& header, std::span<std::byte, kMessageHe
   store(at + 5, std::uint8_t{0});
   store(at + 6, header.payload_bytes);
   store(at + 8, header.generation.value);
-  store(at + kCrcAt, std::uint32_t{0});
-  store(at + 16, header.batches_released);
-  store(at + 24, header.controls_consumed);
-  store(at + kCrcAt, header_crc(into));
+  store(at + 12, header.batches_released);
+  store(at + 20, header.controls_consumed);
+  store(at + kSumAt, header_sum(into.first<kSumAt>()));
 }
 
 Result<MessageHeader> decode_message(Bytes from, Generation generation) {
   if (from.size() < kMessageHeaderBytes) return wrong("too few bytes");
   const std::byte* at = from.data();
   if (load<std::uint32_t>(at) != kMagic) return wrong("the wrong magic");
-  if (load<std::uint32_t>(at + kCrcAt) != crc_of(from.first(kMessageHeaderBytes)))
-    return wrong("a wrong CRC");
+  if (load<std::uint32_t>(at + kSumAt) != header_sum({at, kSumAt})) return wrong("a wrong checksum");
   MessageHeader header;
   header.kind = static_cast<MessageKind>(load<std::uint8_t>(at + 4));
   header.payload_bytes = load<std::uint16_t>(at + 6);
   header.generation = {load<std::uint32_t>(at + 8)};
-  header.batches_released = load<std::uint64_t>(at + 16);
-  header.controls_consumed = load<std::uint64_t>(at + 24);
+  header.batches_released = load<std::uint64_t>(at + 12);
+  header.controls_consumed = load<std::uint64_t>(at + 20);
   if (load<std::uint8_t>(at + 5) != 0) return wrong("a reserved byte that is not zero");
   if (from.size() != kMessageHeaderBytes + header.payload_bytes) return wrong("a wrong length");
   if (header.generation != generation) {

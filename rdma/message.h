@@ -29,9 +29,9 @@ enum class MessageKind : std::uint8_t {
 /// | 5 | 1 | reserved, 0 |
 /// | 6 | 2 | payload_bytes |
 /// | 8 | 4 | generation: the link's |
-/// | 12 | 4 | CRC32C of the header with these four bytes 0 |
-/// | 16 | 8 | batches_released |
-/// | 24 | 8 | controls_consumed |
+/// | 12 | 8 | batches_released |
+/// | 20 | 8 | controls_consumed |
+/// | 28 | 4 | header_sum() of bytes 0 to 27 |
 struct MessageHeader {
   MessageKind kind = MessageKind::credit;
   std::uint16_t payload_bytes = 0;

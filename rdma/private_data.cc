@@ -3,8 +3,7 @@
 
 #include <tidelock/rdma/errc.h>
 #include <tidelock/rdma/private_data.h>
-
-#include "checksum.h"
+#include <tidelock/reactor/header_sum.h>
 
 namespace tidelock {
 namespace {
@@ -20,18 +19,18 @@ Error wrong(const char* message, const char* what) {
 }
 
 void seal(MutableBytes whole) {
-  store(whole.data() + whole.size() - 4, header_crc(whole.first(whole.size() - 4)));
+  store(whole.data() + whole.size() - 4, header_sum(whole.first(whole.size() - 4)));
 }
 
-/// Magic, length and CRC, which stand where they stand in every version.
+/// Magic, length and checksum, which stand where they stand in every version.
 Status check_frame(Bytes from, std::size_t bytes, std::uint32_t magic, std::size_t length_at,
                    const char* message) {
   if (from.size() < bytes) return wrong(message, "too few bytes");
   if (load<std::uint32_t>(from.data()) != magic)
     return wrong(message, "the wrong magic: not a tidelock peer");
   if (load<std::uint16_t>(from.data() + length_at) != bytes) return wrong(message, "a wrong length");
-  if (load<std::uint32_t>(from.data() + bytes - 4) != header_crc(from.first(bytes - 4))) {
-    return wrong(message, "a wrong CRC");
+  if (load<std::uint32_t>(from.data() + bytes - 4) != header_sum(from.first(bytes - 4))) {
+    return wrong(message, "a wrong checksum");
   }
   return {};
 }
@@ -195,6 +194,37 @@ std::string describe(const ConnectReject& reject) {
   }
   return "reason " + std::to_string(static_cast<unsigned>(reject.reason)) + ", the peer's value " + ours +
          ", ours " + theirs;
+}
+
+std::string describe_given(const ConnectReject& reject) {
+  const std::string ours = std::to_string(reject.ours);
+  const std::string theirs = std::to_string(reject.theirs);
+  const auto both = [&](const char* what) {
+    return std::string(what) + ": this side has " + ours + ", the peer " + theirs;
+  };
+  switch (reject.reason) {
+    case RejectReason::version:
+      return "its versions " + std::to_string(reject.theirs >> 16) + " to " +
+             std::to_string(reject.theirs & 0xffff) + " have none in common with " +
+             std::to_string(reject.ours >> 16) + " to " + std::to_string(reject.ours & 0xffff);
+    case RejectReason::shard_count:
+      return both("shard count");
+    case RejectReason::shard:
+      return both("shard");
+    case RejectReason::epoch:
+      return both("epoch");
+    case RejectReason::generation:
+      return both("an attempt older than one that was taken");
+    case RejectReason::malformed:
+      return "its private data is no request of tidelock's";
+    case RejectReason::busy:
+      return reject.ours != 0 ? "all " + ours + " connection slots are in use" : "nobody takes connections";
+    case RejectReason::limits:
+      return both("limits");
+    case RejectReason::node_in_use:
+      return "another process of node " + theirs + " is connected";
+  }
+  return both("unknown reason");
 }
 
 }  // namespace tidelock

@@ -32,7 +32,7 @@ inline constexpr std::uint16_t kRdmaVersionMax = 1;
 /// | 32 | 8 | epoch: counter, node |
 /// | 40 | 2, 2 | data_slots, control_slots |
 /// | 44 | 8 | reserved, 0 |
-/// | 52 | 4 | CRC32C of bytes 0 to 51 |
+/// | 52 | 4 | header_sum() of bytes 0 to 51 |
 struct ConnectRequest {
   std::uint16_t version_min = kRdmaVersionMin;
   std::uint16_t version_max = kRdmaVersionMax;
@@ -61,7 +61,7 @@ inline constexpr std::size_t kConnectRequestBytes = 56;
 /// | 24 | 8 | epoch |
 /// | 32 | 8 | ring_bytes: what the active side shall offer |
 /// | 40 | 4 | reserved, 0 |
-/// | 44 | 4 | CRC32C of bytes 0 to 43 |
+/// | 44 | 4 | header_sum() of bytes 0 to 43 |
 struct ConnectReply {
   std::uint16_t version = kRdmaVersionMax;
   ShardId shard{};
@@ -95,7 +95,7 @@ enum class RejectReason : std::uint16_t {
 /// | 8 | 8 | ours: the rejecting side's value; a version range as min << 16 \| max |
 /// | 16 | 8 | theirs |
 /// | 24 | 4 | reserved, 0 |
-/// | 28 | 4 | CRC32C of bytes 0 to 27 |
+/// | 28 | 4 | header_sum() of bytes 0 to 27 |
 struct ConnectReject {
   RejectReason reason = RejectReason::malformed;
   std::uint64_t ours = 0;
@@ -119,7 +119,9 @@ void encode_reply(const ConnectReply& reply, std::span<std::byte, kConnectReplyB
 Result<ConnectReply> decode_reply(Bytes from);
 void encode_reject(const ConnectReject& reject, std::span<std::byte, kConnectRejectBytes> into);
 Result<ConnectReject> decode_reject(Bytes from);
-/// One line that names both values and the remedy.
+/// One line that names both values and the remedy, for the side that was rejected.
 std::string describe(const ConnectReject& reject);
+/// The same for the side that rejects: the reason and both values.
+std::string describe_given(const ConnectReject& reject);
 
 }  // namespace tidelock

@@ -2,6 +2,7 @@
 #include "queue_pair.h"
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <string>
 #include <utility>
@@ -17,7 +18,7 @@ std::uint32_t less_inline(std::uint32_t bytes) { return bytes > 64 ? bytes / 2 :
 }  // namespace
 
 std::size_t QueuePairShape::arena_bytes() const {
-  return depth() * kReceiveBytes * 2 + data_slots * kBatchHeaderBytesMax;
+  return depth() * kReceiveBytes * 2 + std::bit_ceil(data_slots) * kBatchHeaderBytesMax;
 }
 
 Result<std::unique_ptr<QueuePair>> QueuePair::create(const Place& place, const QueuePairShape& shape) {
@@ -63,13 +64,19 @@ QueuePair::QueuePair(const Place& place, const QueuePairShape& shape)
       staged_(shape.depth()),
       pieces_(std::size_t{shape.depth()} * shape.gather),
       signalled_(shape.depth()),
-      batch_ends_(shape.data_slots),
+      batch_mask_(std::bit_ceil(shape.data_slots) - 1U),
+      batch_ends_(batch_mask_ + 1),
       arrived_(shape.data_slots),
       held_(shape.data_slots),
-      control_lane_(shape.control_slots * kControlBytes),
+      control_mask_(std::bit_ceil(shape.control_slots) - 1U),
+      control_lane_((control_mask_ + 1) * kControlBytes),
       receive_requests_(shape.depth()),
       receive_pieces_(shape.depth()) {
   to_repost_.reserve(shape.depth());
+  for (std::size_t i = 0; i < staged_.size(); ++i) {
+    staged_[i].wr_id = WorkId{WorkKind::send, 0, place.slot, place.generation}.pack();
+    staged_[i].sg_list = &pieces_[i * shape.gather];
+  }
 }
 
 Status QueuePair::move_to(ibv_qp_attr& attributes, int mask) {
@@ -85,11 +92,6 @@ void QueuePair::move_to_error() {
   attributes.qp_state = IBV_QPS_ERR;
   // It cannot go anywhere else from here; if the device is gone, the deadline of draining ends it.
   static_cast<void>(::ibv_modify_qp(qp_.get(), &attributes, IBV_QP_STATE));
-}
-
-void QueuePair::unregister() {
-  qp_.reset();
-  ring_mr_.reset();
 }
 
 Status QueuePair::make_ring(std::uint64_t ring_bytes) {

@@ -31,6 +31,8 @@ struct QueuePairShape {
 
   /// hello, hello_ack or refuse, close, and the beacon.
   static constexpr std::uint32_t kOthers = 4;
+  /// Of these, receives that a ready peer has no use for: it may still send a close, once, and nothing else.
+  static constexpr std::uint32_t kSpareReceives = 2;
   [[nodiscard]] std::uint32_t depth() const { return data_slots + control_slots + kOthers; }
   /// Of the core's arena: receives, sent messages, batch headers.
   [[nodiscard]] std::size_t arena_bytes() const;
@@ -75,8 +77,9 @@ class QueuePair {
   Status move_to(ibv_qp_attr& attributes, int mask);
   /// No return value: it is the way out.
   void move_to_error();
-  /// After draining: destroys queue pair and registration. What has arrived stays readable.
-  void unregister();
+  /// After draining: the queue pair, then its ring's registration. What has arrived stays readable.
+  void destroy_queue_pair() { qp_.reset(); }
+  void unregister_ring() { ring_mr_.reset(); }
   /// Receiver of batches: maps and registers its ring.
   Status make_ring(std::uint64_t ring_bytes);
 
@@ -107,7 +110,7 @@ class QueuePair {
   std::optional<std::span<const std::byte, kControlBytes>> receive_control();
   /// Greetings and close, which have receives of their own.
   Status stage(MessageKind kind, Bytes first, Bytes second = {});
-  /// Rings the doorbells: receives first, then the chain of sends.
+  /// Rings the doorbells: the chain of sends, and receives (before it if more than a few are due).
   /// Errors:   post_failed
   Status flush();
 
@@ -115,12 +118,13 @@ class QueuePair {
   struct Event {
     enum class Kind : std::uint8_t { nothing, batch, control, credit, greeting, close, beacon, flushed };
     Kind kind = Kind::nothing;
-    MessageHeader header;
-    Bytes payload;      ///< of a greeting; readable until the next completion is taken in
-    bool room = false;  ///< the peer returned credits
+    bool room = false;                          ///< the peer returned credits
+    MessageKind message = MessageKind::credit;  ///< of a greeting
+    Bytes payload;  ///< of a greeting; readable until the next completion is taken in
   };
+  /// Into an event of the caller's, still empty: a message passes here on its way, and copies add up.
   /// Errors:   completion_failed; protocol
-  Result<Event> take(const ibv_wc& completion);
+  Status take(const ibv_wc& completion, Event& event);
 
   [[nodiscard]] bool batch_waiting() const { return !arrived_.empty(); }
   [[nodiscard]] bool control_waiting() const { return controls_read_ != controls_arrived_; }
@@ -160,13 +164,17 @@ class QueuePair {
   }
   void finish_request(ibv_send_wr& request, std::uint64_t bytes, bool batch);
   void stage_message(MessageKind kind, Bytes first, Bytes second);
+  Status post_sends();
   Status post_receives();
   void queue_receive(std::uint16_t buffer);
-  Result<Event> take_receive(const ibv_wc& completion, WorkId id);
-  Result<Event> take_batch(const ibv_wc& completion);
-  Result<Event> take_message(Bytes message);
+  Status take_receive(const ibv_wc& completion, WorkId id, Event& event);
+  Status take_batch(const ibv_wc& completion);
+  Status take_message(Bytes message, Event& event);
   Status take_credits(const MessageHeader& header, bool& room);
   [[nodiscard]] bool owes_credit() const;
+  std::byte* control_at(std::uint64_t number) {
+    return control_lane_.data() + (number & control_mask_) * kControlBytes;
+  }
 
   Place place_;
   QueuePairShape shape_;
@@ -192,6 +200,7 @@ class QueuePair {
   std::uint64_t sends_completed_ = 0;
   std::uint64_t unsignalled_ = 0;
   std::uint64_t messages_staged_ = 0;
+  std::uint32_t message_buffer_ = 0;  ///< of the next one
   std::uint64_t messages_arrived_ = 0;
   std::uint32_t messages_in_chain_ = 0;  ///< that carry our credits
   FixedFifo<Signalled> signalled_;
@@ -205,7 +214,10 @@ class QueuePair {
   std::uint64_t batches_staged_ = 0;
   std::uint64_t batches_completed_ = 0;
   std::uint64_t batches_freed_ = 0;
-  std::vector<std::uint64_t> batch_ends_;  ///< ring positions, by batch number modulo data slots
+  // Places of batches and of control frames are their numbers' low bits: as many as slots, rounded up to a
+  // power of two.
+  std::uint32_t batch_mask_;
+  std::vector<std::uint64_t> batch_ends_;  ///< ring positions, by batch number
 
   // Batches in.
   std::uint64_t landed_ = 0;  ///< ring position after the last that arrived
@@ -225,6 +237,7 @@ class QueuePair {
   std::uint64_t controls_consumed_told_ = 0;
   std::uint64_t controls_arrived_ = 0;  ///< control messages for the owner, and how many it has read
   std::uint64_t controls_read_ = 0;
+  std::uint32_t control_mask_;
   std::vector<std::byte> control_lane_;
 
   // Receives.

@@ -29,13 +29,12 @@ std::uint64_t skipped(std::uint64_t position, std::uint64_t bytes, std::uint64_t
 
 // ---- the chain ------------------------------------------------------------------------------------------
 
-/// The next entry of the chain, its pieces empty.
+/// The next entry of the chain. Number and pieces are where they always are; opcode and what it needs are the
+/// caller's.
 ibv_send_wr& QueuePair::next_request() {
   TL_ASSERT(room_for_send(), "staged beyond the send queue");
   ibv_send_wr& request = staged_[staged_count_];
-  request = {};
-  request.wr_id = WorkId{WorkKind::send, 0, place_.slot, place_.generation}.pack();
-  request.sg_list = &pieces_[std::size_t{staged_count_} * shape_.gather];
+  request.send_flags = 0;
   return request;
 }
 
@@ -54,13 +53,19 @@ void QueuePair::finish_request(ibv_send_wr& request, std::uint64_t bytes, bool b
 }
 
 Status QueuePair::flush() {
-  if (!to_repost_.empty()) TL_TRY(post_receives());
+  // Each credit that leaves stands for a posted receive. A few are spare, so that few need not be posted
+  // before an answer leaves.
+  if (to_repost_.size() > QueuePairShape::kSpareReceives) TL_TRY(post_receives());
   if (messages_in_chain_ == 0 && owes_credit() && room_above_reserve() &&
       controls_sent_ - controls_returned_ < control_slots_) {
     stage_message(MessageKind::credit, {}, {});
     ++controls_sent_;
   }
-  if (staged_count_ == 0) return {};
+  if (staged_count_ > 0) TL_TRY(post_sends());
+  return to_repost_.empty() ? Status() : post_receives();
+}
+
+Status QueuePair::post_sends() {
   ibv_send_wr& last = staged_[staged_count_ - 1];
   last.next = nullptr;
   // Log bytes wait for a completion, and none may come after this one for long.
@@ -107,7 +112,7 @@ Status QueuePair::publish(Bytes header, std::span<const Bytes> ranges) {
       batches_staged_ - batches_completed_ >= shape_.data_slots || !room_above_reserve()) {
     return RdmaErrc::no_credit;
   }
-  const std::size_t slot = batches_staged_ % shape_.data_slots;
+  const std::size_t slot = batches_staged_ & batch_mask_;
   std::byte* kept = header_buffers_.data() + slot * kBatchHeaderBytesMax;
   std::memcpy(kept, header.data(), header.size());
 
@@ -164,7 +169,9 @@ void QueuePair::stage_message(MessageKind kind, Bytes first, Bytes second) {
   header.generation = generation_;
   header.batches_released = batches_released_;
   header.controls_consumed = controls_consumed_;
-  std::byte* buffer = message_buffers_.data() + (messages_staged_++ % shape_.depth()) * kReceiveBytes;
+  std::byte* buffer = message_buffers_.data() + message_buffer_ * kReceiveBytes;
+  if (++message_buffer_ == shape_.depth()) message_buffer_ = 0;
+  ++messages_staged_;
   encode_message(header, std::span<std::byte, kMessageHeaderBytes>(buffer, kMessageHeaderBytes));
   if (!first.empty()) std::memcpy(buffer + kMessageHeaderBytes, first.data(), first.size());
   if (!second.empty()) {
@@ -209,7 +216,7 @@ bool QueuePair::send_control(std::span<const std::byte, kControlBytes> frame) {
 
 std::optional<std::span<const std::byte, kControlBytes>> QueuePair::receive_control() {
   if (controls_read_ == controls_arrived_) return std::nullopt;
-  const std::byte* at = control_lane_.data() + (controls_read_++ % shape_.control_slots) * kControlBytes;
+  const std::byte* at = control_at(controls_read_++);
   ++controls_consumed_;
   return std::span<const std::byte, kControlBytes>(at, kControlBytes);
 }
@@ -241,42 +248,44 @@ Status QueuePair::post_receives() {
   return {};
 }
 
-Result<QueuePair::Event> QueuePair::take(const ibv_wc& completion) {
+Status QueuePair::take(const ibv_wc& completion, Event& event) {
   const WorkId id = WorkId::unpack(completion.wr_id);
-  Event event;
   if (id.kind == WorkKind::receive && receives_posted_ > 0) --receives_posted_;
   if (id.kind == WorkKind::beacon) {
     event.kind = Event::Kind::beacon;
-    return event;
+    return {};
   }
   if (completion.status != IBV_WC_SUCCESS) {
     if (completion.status == IBV_WC_WR_FLUSH_ERR) {
       event.kind = Event::Kind::flushed;
-      return event;
+      return {};
     }
     return Error(RdmaErrc::completion_failed, describe_wc_status(completion.status, completion.vendor_err));
   }
-  if (id.kind == WorkKind::receive) return take_receive(completion, id);
+  if (id.kind == WorkKind::receive) return take_receive(completion, id, event);
   // Sends complete in order: the oldest signalled one, and all before it.
   if (signalled_.empty()) return protocol("the device completed a request that was not signalled");
   const Signalled done = signalled_.pop();
   sends_completed_ = done.sends;
   batches_completed_ = done.batches;
-  return event;
+  return {};
 }
 
-Result<QueuePair::Event> QueuePair::take_receive(const ibv_wc& completion, WorkId id) {
+Status QueuePair::take_receive(const ibv_wc& completion, WorkId id, Event& event) {
   if (id.buffer >= shape_.depth()) return protocol("a completion names a buffer that does not exist");
   queue_receive(id.buffer);
-  if (completion.opcode == IBV_WC_RECV_RDMA_WITH_IMM) return take_batch(completion);
+  if (completion.opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
+    event.kind = Event::Kind::batch;
+    return take_batch(completion);
+  }
   if (completion.opcode != IBV_WC_RECV) return protocol("the peer used an operation that is not in use here");
   if (completion.byte_len > kReceiveBytes) return protocol("a message longer than its receive");
-  return take_message(receive_buffers_.subspan(id.buffer * kReceiveBytes, completion.byte_len));
+  return take_message(receive_buffers_.subspan(id.buffer * kReceiveBytes, completion.byte_len), event);
 }
 
 /// The completion is the only word that a batch is there. Where it lies follows from its size; the immediate
 /// must be the next sequence.
-Result<QueuePair::Event> QueuePair::take_batch(const ibv_wc& completion) {
+Status QueuePair::take_batch(const ibv_wc& completion) {
   if (ring_ == nullptr) return protocol("the peer wrote with immediate, but has no ring here");
   const std::uint64_t ring_bytes = ring_->bytes().size();
   const std::uint64_t bytes = completion.byte_len;
@@ -295,30 +304,27 @@ Result<QueuePair::Event> QueuePair::take_batch(const ibv_wc& completion) {
   landed_ = end;
   ++batches_arrived_;
   arrived_.push({start & (ring_bytes - 1), bytes, end});
-  Event event;
-  event.kind = Event::Kind::batch;
-  return event;
+  return {};
 }
 
-Result<QueuePair::Event> QueuePair::take_message(Bytes message) {
-  Event event;
-  TL_TRY(event.header, decode_message(message, generation_));
-  TL_TRY(take_credits(event.header, event.room));
+Status QueuePair::take_message(Bytes message, Event& event) {
+  TL_TRY(const MessageHeader header, decode_message(message, generation_));
+  TL_TRY(take_credits(header, event.room));
   ++messages_arrived_;
   const Bytes payload = message.subspan(kMessageHeaderBytes);
-  switch (event.header.kind) {
+  switch (header.kind) {
     case MessageKind::hello:
     case MessageKind::hello_ack:
     case MessageKind::refuse:
       event.kind = Event::Kind::greeting;
+      event.message = header.kind;
       event.payload = payload;
       break;
     case MessageKind::control:
       if (controls_arrived_ - controls_read_ >= shape_.control_slots) {
         return protocol("more control frames than the peer had credit for");
       }
-      std::memcpy(control_lane_.data() + (controls_arrived_++ % shape_.control_slots) * kControlBytes,
-                  payload.data(), kControlBytes);
+      std::memcpy(control_at(controls_arrived_++), payload.data(), kControlBytes);
       event.kind = Event::Kind::control;
       break;
     case MessageKind::credit:
@@ -329,7 +335,7 @@ Result<QueuePair::Event> QueuePair::take_message(Bytes message) {
       event.kind = Event::Kind::close;
       break;
   }
-  return event;
+  return {};
 }
 
 /// The peer's counters may only go forward, and not beyond what it was sent.
@@ -343,7 +349,7 @@ Status QueuePair::take_credits(const MessageHeader& header, bool& room) {
   room = header.batches_released != batches_freed_ || header.controls_consumed != controls_returned_;
   if (header.batches_released != batches_freed_) {
     batches_freed_ = header.batches_released;
-    freed_ = batch_ends_[(batches_freed_ - 1) % shape_.data_slots];
+    freed_ = batch_ends_[(batches_freed_ - 1) & batch_mask_];
   }
   controls_returned_ = header.controls_consumed;
   return {};

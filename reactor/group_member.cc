@@ -10,10 +10,9 @@
 #include <sys/eventfd.h>
 
 #include <tidelock/base/check.h>
+#include <tidelock/base/counter.h>
 #include <tidelock/reactor/cpu_set.h>
 #include <tidelock/reactor/fence.h>
-
-#include "counter.h"
 
 namespace tidelock {
 
@@ -23,6 +22,8 @@ namespace {
 constexpr std::uint32_t kWatchSlots = 64;
 /// While stopping, reactors look around this often instead of parking.
 constexpr Duration kNap = milliseconds(1);
+/// A reactor that has its core for itself looks that often in one idle turn.
+constexpr std::uint32_t kIdleLooks = 8;
 
 }  // namespace
 
@@ -72,6 +73,7 @@ Status GroupMember::set_up() {
   if (!shared_.cpus.empty()) TL_TRY(pin_this_thread(shared_.cpus[id_.value]));
   ReactorOptions reactor_options = options.reactor;
   reactor_options.id = id_;
+  if (!options.overprovisioned) reactor_options.idle_looks = std::max(reactor_options.idle_looks, kIdleLooks);
   TL_TRY(ring_, UringBackend::create({.entries = options.ring_entries,
                                       .max_operations = reactor_options.max_operations + kWatchSlots,
                                       .allow_msg_ring = options.allow_msg_ring}));
@@ -167,7 +169,7 @@ void GroupMember::park(Instant next) {
   const bool asleep = flag_.prepare(
       [this] { return shared_.stopping.load(std::memory_order_relaxed) || reactor_->has_work(); });
   if (asleep) {
-    count(park_stats_.parks);
+    bump(park_stats_.parks);
     if (stall_ != nullptr) stall_->about_to_sleep();
     const Duration to_timer = next == Instant::never() ? Duration{INT64_MAX} : next - reactor_->refresh_now();
     const Duration limit = std::min(to_timer, shared_.options.back_stop);
@@ -196,14 +198,14 @@ WaitEnd GroupMember::sleep(Duration limit) {
 
 void GroupMember::note_return(bool back_stop) {
   if (!flag_.raised()) {
-    count(park_stats_.wakeups_received);
+    bump(park_stats_.wakeups_received);
     return;
   }
   if (!back_stop) return;
-  count(park_stats_.back_stops);
+  bump(park_stats_.back_stops);
   // The flag is read last: a sender that has settled without claiming it will never send a wakeup.
   const bool settled = mailbox_->has_settled_work() || host_queue_.has_settled_work();
-  if (settled && flag_.raised()) count(park_stats_.lost_wakeups);
+  if (settled && flag_.raised()) bump(park_stats_.lost_wakeups);
 }
 
 // ---- shutdown ----

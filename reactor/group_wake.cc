@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include <tidelock/base/check.h>
+#include <tidelock/base/counter.h>
 
-#include "counter.h"
 #include "group_member.h"
 
 namespace tidelock {
@@ -22,7 +22,7 @@ void count_shared(std::atomic<std::uint64_t>& counter) { counter.fetch_add(1, st
 
 void GroupMember::wake(CoreId from) {
   GroupMember& sender = *shared_.members[from.value];
-  count(sender.park_stats_.wakeups_sent);
+  bump(sender.park_stats_.wakeups_sent);
   if (!wakes_by_ring_) {
     write_event();
   } else if (!sender.ring_->send_message(ring_fd_, 0, &GroupMember::on_wake_refused, this)) {
@@ -80,7 +80,7 @@ void GroupMember::write_event() {
 void GroupMember::drain_event() {
   std::uint64_t value = 0;
   while (::read(event_fd_, &value, sizeof value) == static_cast<ssize_t>(sizeof value)) {
-    count(park_stats_.event_drains);
+    bump(park_stats_.event_drains);
     if (value > park_stats_.event_count_max.load(std::memory_order_relaxed)) {
       park_stats_.event_count_max.store(value, std::memory_order_relaxed);
     }

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include <tidelock/base/check.h>
+#include <tidelock/base/counter.h>
 #include <tidelock/reactor/histogram.h>
 
 namespace tidelock {
@@ -12,11 +13,9 @@ constexpr unsigned kSubBuckets = 1U << Histogram::kSubBucketBits;
 constexpr std::uint64_t kLargest = (1ULL << Histogram::kMaxBits) - 1;
 
 std::uint64_t read(const std::atomic<std::uint64_t>& cell) { return cell.load(std::memory_order_relaxed); }
-// One writer: a load and a store do what a locked read-modify-write would do for twenty times the price.
 void write(std::atomic<std::uint64_t>& cell, std::uint64_t value) {
   cell.store(value, std::memory_order_relaxed);
 }
-void add(std::atomic<std::uint64_t>& cell, std::uint64_t amount) { write(cell, read(cell) + amount); }
 
 }  // namespace
 
@@ -38,9 +37,9 @@ std::uint64_t Histogram::bucket_upper(unsigned bucket) {
 }
 
 void Histogram::record(std::uint64_t value_ns) {
-  add(buckets_[bucket_of(value_ns)], 1);
-  add(count_, 1);
-  add(sum_, value_ns);
+  bump(buckets_[bucket_of(value_ns)]);
+  bump(count_);
+  bump(sum_, value_ns);
   if (value_ns < read(min_)) write(min_, value_ns);
   if (value_ns > read(max_)) write(max_, value_ns);
 }
@@ -86,14 +85,14 @@ std::uint64_t Histogram::quantile(double quantile) const {
 std::uint64_t Histogram::bucket_count(unsigned bucket) const { return read(buckets_.at(bucket)); }
 
 void Histogram::add_bucket(unsigned bucket, std::uint64_t count) {
-  add(buckets_.at(bucket), count);
-  add(count_, count);
+  bump(buckets_.at(bucket), count);
+  bump(count_, count);
 }
 
 void Histogram::add_extremes(std::uint64_t min_ns, std::uint64_t max_ns, std::uint64_t sum_ns) {
   if (min_ns < read(min_)) write(min_, min_ns);
   if (max_ns > read(max_)) write(max_, max_ns);
-  add(sum_, sum_ns);
+  bump(sum_, sum_ns);
 }
 
 }  // namespace tidelock

@@ -43,7 +43,7 @@ Status Mailbox::try_send(CoreId target, MessageHandler handler, const void* payl
   TL_ASSERT(bytes <= kMessageBytes, "a message carries at most 40 bytes");
   Peer& peer = state_->outbound(target);
   if (state_->try_stage(peer, SlotKind::message, handler, payload, bytes)) return {};
-  count(stats_.lane_full);
+  bump(stats_.lane_full);
   return ReactorErrc::lane_full;
 }
 
@@ -78,8 +78,8 @@ Mailbox::Peer& Mailbox::State::outbound(CoreId target) {
   Lane& lane = directory.add_lane(self, target, std::make_unique<Lane>(options.lane_slots, carrier));
   to.out = &lane;
   to.requests_out = RingProducer(lane.requests);
-  count(stats.lanes);
-  count(stats.lane_bytes, sizeof(Lane) + lane.requests.bytes());
+  bump(stats.lanes);
+  bump(stats.lane_bytes, sizeof(Lane) + lane.requests.bytes());
   return to;
 }
 
@@ -97,14 +97,14 @@ bool Mailbox::State::try_stage(Peer& peer, SlotKind kind, MessageHandler handler
   if (peer.requests_out.unpublished() >= kPublishAt && peer.out->carrier == Carrier::shared_memory) {
     peer.requests_out.publish();
   }
-  count(stats.sent);
+  bump(stats.sent);
   return true;
 }
 
 Status Mailbox::State::stage(Peer& peer, SlotKind kind, MessageHandler handler, const void* payload,
                              std::size_t bytes, Instant deadline) {
   if (try_stage(peer, kind, handler, payload, bytes)) return {};
-  count(stats.lane_full);
+  bump(stats.lane_full);
   if (!peer.senders_listed) {
     peer.senders_listed = true;
     waiting.push_back(&peer);
@@ -116,7 +116,7 @@ Status Mailbox::State::stage(Peer& peer, SlotKind kind, MessageHandler handler, 
   peer.requests_out.stage(kind, handler, payload, bytes);
   peer.requests_dirty = true;
   touch(peer);
-  count(stats.sent);
+  bump(stats.sent);
   return {};
 }
 
@@ -204,7 +204,7 @@ void Mailbox::State::notify(Peer& peer) {
 
 void Mailbox::State::wake(CoreId target) {
   if (!directory.park_flag(target).claim()) return;
-  count(stats.wakeups_sent);
+  bump(stats.wakeups_sent);
   Waker* waker = directory.waker(target);
   TL_ASSERT(waker != nullptr, "a reactor that parks needs a waker in its directory");
   waker->wake(self);

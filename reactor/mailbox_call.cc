@@ -48,7 +48,7 @@ Status Mailbox::call_raw(bool in_fiber, CoreId target, CallBody body, const void
   if (peer.calls == nullptr) {
     SlotRing& ring = *(peer.out->replies = std::make_unique<SlotRing>(peer.out->requests.slots() / 2));
     peer.calls = std::make_unique<Calls>(ring);
-    count(stats_.lane_bytes, ring.bytes() + std::size_t{ring.slots()} * sizeof(Calls::Slot));
+    bump(stats_.lane_bytes, ring.bytes() + std::size_t{ring.slots()} * sizeof(Calls::Slot));
   }
   Calls& calls = *peer.calls;
   TL_TRY(calls.credits.acquire(1, deadline));
@@ -64,7 +64,7 @@ Status Mailbox::call_raw(bool in_fiber, CoreId target, CallBody body, const void
     calls.give_back(index);
     return sent;
   }
-  count(stats_.calls);
+  bump(stats_.calls);
   const Wakeup wakeup = slot.caller.wait(deadline);
   if (slot.state != Calls::Slot::State::done) {
     slot.state = Calls::Slot::State::abandoned;  // the reply gives the slot back
@@ -82,7 +82,7 @@ void Mailbox::State::complete(Peer& target, const LaneSlot& slot) {
   TL_ASSERT(call.generation == id >> 32 && call.state != Calls::Slot::State::free,
             "a reply to a call that nobody made");
   if (call.state == Calls::Slot::State::abandoned) {
-    count(stats.late_replies);
+    bump(stats.late_replies);
     target.calls->give_back(index);
     return;
   }
@@ -115,7 +115,7 @@ void Mailbox::State::reply(Peer& caller, std::uint64_t id, const std::byte* resu
   caller.replies_out.stage(SlotKind::reply, nullptr, payload, kResultAt + kCallBytes);
   caller.replies_dirty = true;
   touch(caller);
-  count(stats.sent);
+  bump(stats.sent);
 }
 
 bool Mailbox::State::fiber_call_can_start() const {

@@ -17,8 +17,9 @@ bool is_beyond(std::uint32_t position, std::uint32_t other) {
 }  // namespace
 
 std::uint32_t Mailbox::poll(std::uint32_t budget) {
-  TL_ASSERT(!this_fiber::exists(), "handlers run on the loop, so that none of them can suspend");
-  return state_->poll(budget);
+  const std::uint32_t done = state_->poll(budget);
+  TL_ASSERT(done == 0 || !this_fiber::exists(), "handlers run on the loop, so that none of them can suspend");
+  return done;
 }
 
 bool Mailbox::has_work() const { return state_->has_work(); }
@@ -61,9 +62,9 @@ bool Mailbox::has_settled_work() const {
 
 std::uint32_t Mailbox::State::poll(std::uint32_t budget) {
   std::uint32_t found = waiting.empty() ? 0 : serve_senders();
-  if (fiber_call_can_start()) found += start_fiber_calls();
+  if (fiber_calls_first != fiber_calls.size()) found += start_fiber_calls();
   const std::uint32_t received = directory.uses_bitmap() ? poll_pending(budget) : poll_all(budget);
-  if (received != 0) count(stats.received, received);
+  if (received != 0) bump(stats.received, received);
   return found + received;
 }
 

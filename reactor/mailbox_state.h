@@ -6,12 +6,12 @@
 #include <memory>
 #include <vector>
 
+#include <tidelock/base/counter.h>
 #include <tidelock/reactor/fiber.h>
 #include <tidelock/reactor/lane_directory.h>
 #include <tidelock/reactor/mailbox.h>
 #include <tidelock/reactor/sync.h>
 
-#include "counter.h"
 #include "lane.h"
 
 namespace tidelock {

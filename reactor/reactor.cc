@@ -4,6 +4,7 @@
 
 #include <tidelock/base/bytes.h>
 #include <tidelock/base/check.h>
+#include <tidelock/base/counter.h>
 #include <tidelock/reactor/fence.h>
 #include <tidelock/reactor/reactor.h>
 
@@ -27,18 +28,15 @@ class CurrentScope {
   Reactor* outer_;
 };
 
-void count(std::atomic<std::uint64_t>& cell, std::uint64_t amount) {
-  cell.store(cell.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
-}
-
 Status check(const ReactorOptions& options) {
   const auto bad = [](const char* remedy) { return Error::from_errno(EINVAL, remedy); };
   if (options.stack_bytes < 16 * 1024 || options.stack_bytes > 8 * 1024 * 1024) {
     return bad("stack_bytes: choose 16 KiB to 8 MiB");
   }
-  if (options.max_fibers < 1 || options.max_fibers > 65'536) return bad("max_fibers: choose 1 to 65,536");
+  if (options.max_fibers < 1 || options.max_fibers > kFibersMax) return bad("max_fibers: choose 1 to 65,536");
   if (options.max_operations < 1) return bad("max_operations: choose at least 1");
   if (options.source_budget < 1) return bad("source_budget: choose at least 1");
+  if (options.idle_looks < 1 || options.idle_looks > 64) return bad("idle_looks: choose 1 to 64");
   if (options.fiber_quota.ns < 0 || options.flush_interval.ns < 0 || options.stall_threshold.ns <= 0) {
     return bad("fiber_quota, flush_interval and stall_threshold: choose times above zero");
   }
@@ -84,9 +82,14 @@ Instant Reactor::turn() {
   const CurrentScope scope(this);
   in_turn_ = true;
   const Instant start = refresh_now();
-  const Input input = overslept(start) ? drain_inputs() : poll_inputs();
+  Input input = overslept(start) ? drain_inputs() : poll_inputs();
+  // The rest of an idle turn (clock, timers, flush) takes longer than a look.
+  for (std::uint32_t looks = 1; looks < options_.idle_looks; ++looks) {
+    if (input.items > 0 || scheduler_->has_ready()) break;
+    input = poll_inputs();
+  }
   const std::uint32_t fired = timers_.fire(now_, options_.source_budget);
-  if (fired > 0) count(stats_.timers_fired, fired);
+  if (fired > 0) bump(stats_.timers_fired, fired);
   const std::uint64_t switches = scheduler_->run_ready();
   flush_sources();
   account(start, input.items > 0 || fired > 0 || switches > 0);
@@ -148,12 +151,12 @@ void Reactor::flush_sources() {
 }
 
 void Reactor::account(Instant start, bool busy) {
-  count(stats_.turns, 1);
+  bump(stats_.turns);
   if (!busy) return;
-  count(stats_.busy_turns, 1);
+  bump(stats_.busy_turns);
   const Duration took = refresh_now() - start;
   if (took <= options_.stall_threshold) return;
-  count(stats_.stalls, 1);
+  bump(stats_.stalls);
   const auto took_ns = static_cast<std::uint64_t>(took.ns);
   if (took_ns > stats_.stall_ns_max.load(std::memory_order_relaxed)) {
     stats_.stall_ns_max.store(took_ns, std::memory_order_relaxed);

@@ -27,13 +27,20 @@ namespace tidelock {
 class Mailbox;
 class OperationPool;
 
+/// Of a reactor. A guarded stack takes two of the mappings that a process may have (vm.max_map_count), so
+/// that limit may come first.
+inline constexpr std::uint32_t kFibersMax = 65'536;
+
 struct ReactorOptions {
   CoreId id{};
-  std::uint32_t stack_bytes = 64 * 1024;       ///< 16 KiB to 8 MiB; rounded up to pages, plus a guard page
-  std::uint32_t max_fibers = 1024;             ///< 1 to 65,536; stacks are mapped on demand and pooled
-  std::uint32_t prepared_fibers = 64;          ///< stacks mapped and touched at start
-  std::uint32_t max_operations = 1024;         ///< slots for operations in flight
-  std::uint32_t source_budget = 64;            ///< items taken from one source in one turn
+  std::uint32_t stack_bytes = 64 * 1024;  ///< 16 KiB to 8 MiB; rounded up to pages, plus a guard page
+  std::uint32_t max_fibers = 1024;        ///< 1 to kFibersMax; stacks are mapped on demand and pooled
+  std::uint32_t prepared_fibers = 64;     ///< stacks mapped and touched at start
+  std::uint32_t max_operations = 1024;    ///< slots for operations in flight
+  std::uint32_t source_budget = 64;       ///< items taken from one source in one turn
+  /// How often a turn that finds nothing looks at its sources before it goes on, 1 to 64. What comes
+  /// meanwhile is found sooner; timers wait that much longer.
+  std::uint32_t idle_looks = 1;
   Duration fiber_quota = microseconds(500);    ///< ready fibers run at most this long in one turn
   Duration flush_interval = microseconds(20);  ///< staged work leaves at the latest after this long in a turn
   Duration stall_threshold = milliseconds(25);  ///< a turn longer than this counts as a stall

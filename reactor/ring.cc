@@ -55,8 +55,7 @@ void UringBackend::flush() { state_->flush(); }
 
 bool UringBackend::has_work() const {
   // What the kernel refused at the last flush is work, too: the next turn offers it again.
-  return state_->completions_ready() ||
-         (state_->sq_flags() & (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW)) != 0 ||
+  return state_->completions_ready() || (state_->sq_flags() & kEntryWanted) != 0 ||
          io_uring_sq_ready(&state_->ring) != 0 || state_->cancels_wanted != 0;
 }
 

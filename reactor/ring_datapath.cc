@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include <tidelock/base/counter.h>
+
 #include "ring_state.h"
 
 namespace tidelock {
@@ -101,11 +103,11 @@ void UringBackend::State::flush() {
   int refusals = 0;
   for (unsigned staged = io_uring_sq_ready(&ring); staged > 0; staged = io_uring_sq_ready(&ring)) {
     read_flags_and_count();
-    add(stats.enters);
+    bump(stats.enters);
     const int result = io_uring_submit(&ring);
     if (result > 0) {
-      add(stats.submitted, static_cast<unsigned>(result));
-      if (static_cast<unsigned>(result) < staged) add(stats.short_submits);
+      bump(stats.submitted, static_cast<unsigned>(result));
+      if (static_cast<unsigned>(result) < staged) bump(stats.short_submits);
     } else if (!handle_refusal(-result, ++refusals)) {
       return;  // what is staged stays so, and the next flush offers it again
     }
@@ -117,7 +119,7 @@ bool UringBackend::State::handle_refusal(int error, int attempt) {
   TL_ASSERT(error != EEXIST, "a ring is used on another thread than the one that created it");
   TL_ASSERT(error == 0 || error == EINTR || error == EAGAIN || error == EBUSY || error == ENOMEM,
             "io_uring_enter failed in a way that has no retry");
-  add(stats.busy_retries);
+  bump(stats.busy_retries);
   if (attempt > kRefusalsTolerated) return false;
   // EBUSY and EAGAIN: too many completions wait for room. Handlers must not run here, inside of a fiber
   // perhaps, so the completions are only moved out of the kernel's way.
@@ -170,24 +172,24 @@ std::uint32_t UringBackend::State::sender_index(SendFailed failed, void* context
 unsigned UringBackend::State::read_flags_and_count() {
   const unsigned flags = sq_flags();
   const bool overflow = (flags & IORING_SQ_CQ_OVERFLOW) != 0;
-  if (overflow && !in_overflow) add(stats.cq_overflows);
+  if (overflow && !in_overflow) bump(stats.cq_overflows);
   in_overflow = overflow;
   return flags;
 }
 
 /// Work that only an entry into the kernel can bring into the CQ.
-bool UringBackend::State::kernel_wants_entry() {
-  return (read_flags_and_count() & (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW)) != 0;
-}
+bool UringBackend::State::kernel_wants_entry() { return (read_flags_and_count() & kEntryWanted) != 0; }
 
 void UringBackend::State::enter_for_events() {
-  add(stats.enters);
+  bump(stats.enters);
   const int result = io_uring_get_events(&ring);
   // The flag that brought us here is still set if nothing was done, so the next poll comes back.
   if (result < 0) handle_refusal(-result, kRefusalsTolerated + 1);
 }
 
 std::uint32_t UringBackend::State::poll(std::uint32_t budget) {
+  // The usual answer of a reactor that spins, from two lines that the kernel seldom writes.
+  if (!completions_ready() && !in_overflow && (sq_flags() & kEntryWanted) == 0) return 0;
   std::uint32_t handled = drain_set_aside(budget);
   handled += drain_ring(budget - handled);
   // Completions that found the CQ full come back in as many entries as it takes: none is lost.
@@ -220,7 +222,7 @@ void UringBackend::State::set_completions_aside() {
     io_uring_cq_advance(&ring, 1);
   }
   read_flags_and_count();
-  add(stats.enters);
+  bump(stats.enters);
   io_uring_get_events(&ring);
 }
 
@@ -267,7 +269,7 @@ void UringBackend::State::complete_operation(const Cqe& cqe) {
   const auto generation = static_cast<std::uint32_t>((cqe.user_data & kPayloadMask) >> kGenerationShift);
   Operation& operation = operations[slot];
   if (operation.completion == nullptr || operation.generation != generation) return;
-  add(stats.completed);
+  bump(stats.completed);
   IoCompletion& completion = *operation.completion;
   const bool more = (cqe.flags & IORING_CQE_F_MORE) != 0;
   if (!more) {
@@ -301,7 +303,7 @@ WaitEnd UringBackend::State::wait(Duration timeout) {
   __kernel_timespec limit{ns / 1'000'000'000, ns % 1'000'000'000};
   io_uring_getevents_arg argument{};
   argument.ts = reinterpret_cast<std::uintptr_t>(&limit);
-  add(stats.enters);
+  bump(stats.enters);
   // With EXT_ARG the signal mask's place holds this structure. Completions that wait outside of the ring
   // (TASKRUN, overflow) end the sleep, too.
   const int result = io_uring_enter2(static_cast<unsigned>(ring.ring_fd), 0, 1,

@@ -35,13 +35,11 @@ constexpr std::uint64_t make_user_data(CqeKind kind, std::uint64_t payload) {
   return (static_cast<std::uint64_t>(kind) << kKindShift) | payload;
 }
 
-/// One writer: no read-modify-write is needed, only that readers see whole values.
-inline void add(std::atomic<std::uint64_t>& counter, std::uint64_t n = 1) {
-  counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
-}
-
 /// Fills a MSG_RING entry. The target gets a CQE of kind `message` with `data`.
 void prepare_message(io_uring_sqe& sqe, int target_ring_fd, std::uint64_t data);
+
+/// Flags of the submission ring: what waits for an entry into the kernel.
+inline constexpr unsigned kEntryWanted = IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW;
 
 struct UringBackend::State {
   static constexpr std::uint32_t kNone = ~0U;

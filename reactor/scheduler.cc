@@ -6,6 +6,7 @@
 
 #include <tidelock/base/bytes.h>
 #include <tidelock/base/check.h>
+#include <tidelock/base/counter.h>
 #include <tidelock/reactor/reactor.h>
 
 namespace tidelock {
@@ -14,9 +15,6 @@ namespace {
 template <class T>
 void publish(std::atomic<T>& cell, T value) {
   cell.store(value, std::memory_order_relaxed);
-}
-void count(std::atomic<std::uint64_t>& cell, std::uint64_t amount) {
-  publish(cell, cell.load(std::memory_order_relaxed) + amount);
 }
 
 // Called inside the catch block, so that terminate() still knows the exception.
@@ -92,7 +90,7 @@ void Scheduler::start(Fiber& fiber, detail::FiberBody& body) {
   fiber.has_handle = true;
   ++live_;
   publish<std::uint64_t>(reactor_.stats_.fibers_live, live_);
-  count(reactor_.stats_.fibers_spawned, 1);
+  bump(reactor_.stats_.fibers_spawned);
   make_ready(fiber);
 }
 
@@ -164,7 +162,7 @@ std::uint64_t Scheduler::run_ready() {
       flushed = now;
     }
   }
-  count(reactor_.stats_.fiber_switches, switches);
+  bump(reactor_.stats_.fiber_switches, switches);
   return switches;
 }
 

@@ -21,7 +21,7 @@ class ReplicationCategory final : public std::error_category {
       case ReplicationErrc::bad_version:
         return "no wire version in common; upgrade the older node";
       case ReplicationErrc::bad_crc:
-        return "the CRC does not match; the bytes were damaged";
+        return "the checksum (CRC) does not match; the bytes were damaged";
       case ReplicationErrc::bad_length:
         return "a length contradicts the frame or the limits";
       case ReplicationErrc::bad_kind:
@@ -39,7 +39,7 @@ class ReplicationCategory final : public std::error_category {
       case ReplicationErrc::refused:
         return "the peer refused the connection";
       case ReplicationErrc::no_replica:
-        return "no replica is connected; nothing was written";
+        return "too few replicas are connected; nothing was written";
       case ReplicationErrc::outcome_unknown:
         return "written here, but not acknowledged by the deadline; read it back to learn the outcome";
       case ReplicationErrc::peer_busy:

@@ -20,7 +20,7 @@ enum class ReplicationErrc {
   too_large,        ///< key, value or entry beyond its limit
   log_full,         ///< a replica has not yet taken what the log holds; wait or retry
   refused,          ///< the peer refused the connection; the detail names both values
-  no_replica,       ///< the ack level asks for a replica and none is connected: nothing was written
+  no_replica,       ///< fewer replicas are connected than the write or `c` asks for: nothing was written
   outcome_unknown,  ///< written here; the acknowledgement did not come by the deadline
   peer_busy,        ///< the peer takes no link now; retry later
   malformed,        ///< a handshake that breaks the rules

@@ -15,6 +15,8 @@ namespace {
 
 constexpr std::uint64_t kCapacityMin = 64ULL << 10;
 constexpr std::uint64_t kCapacityMax = 64ULL << 30;
+constexpr std::uint32_t kBufferUnit = 64U << 10;
+constexpr std::uint32_t kBufferBytesMax = 1U << 20;
 /// Twice the largest entry, so that in every segment some entry begins, unless a group left a lap's end
 /// unused.
 constexpr std::uint64_t kSegmentBytes = 64ULL << 10;
@@ -45,8 +47,33 @@ Shape shape_of(const std::byte* at) {
   return {entry_bytes(kind, 0, piece_bytes), lsn, offset == 0, offset + piece_bytes == whole_bytes, false};
 }
 
+/// `entry` is whole, or its put's last piece; a piece may stand in both key and value.
+bool ends_whole(const EntryView& entry) {
+  if (entry.kind != EntryKind::fragment) return true;
+  const std::uint64_t piece_end = entry.offset + entry.key.size() + entry.value.size();
+  return piece_end == std::uint64_t{entry.key_bytes} + entry.value_bytes;
+}
+
+/// The end once `bytes` in a row were appended where a lap has a rest of `tail`.
+std::uint64_t end_after(std::uint32_t bytes, std::uint64_t end, std::uint64_t tail) {
+  return end + (bytes > tail ? tail : 0) + bytes;
+}
+
 bool is_skip(const std::byte* at) {
   return load<std::uint8_t>(at + layout::entry::kKind) == layout::entry::kSkipKind;
+}
+
+/// Of the entries from `entries` on that must stand in a row: one, or a group.
+std::uint64_t row_of(Bytes entries) {
+  std::uint64_t bytes = 0;
+  for (bool continues = true; continues;) {
+    TL_ASSERT(bytes + kEntryHeaderBytes <= entries.size(), "entries are whole, and the last ends its group");
+    const Shape shape = shape_of(entries.data() + bytes);
+    bytes += shape.bytes;
+    continues = shape.group_continues;
+  }
+  TL_ASSERT(bytes <= entries.size(), "entries are whole");
+  return bytes;
 }
 
 /// Maps every page now: a page fault on the data path would cost more than the append.
@@ -63,32 +90,40 @@ bool populate(void* memory, std::uint64_t bytes) {
 
 }  // namespace
 
-Result<std::unique_ptr<Log>> Log::create(std::uint64_t capacity_bytes) {
+Result<std::unique_ptr<Log>> Log::create(std::uint64_t capacity_bytes, std::uint32_t buffer_bytes) {
   if (!std::has_single_bit(capacity_bytes) || capacity_bytes < kCapacityMin ||
       capacity_bytes > kCapacityMax) {
     return Error::from_errno(EINVAL, "a log of " + std::to_string(capacity_bytes) +
                                          " bytes: give a power of two from 64 KiB to 64 GiB");
   }
+  if (buffer_bytes % kBufferUnit != 0 || buffer_bytes > kBufferBytesMax) {
+    return Error::from_errno(EINVAL, "buffers of " + std::to_string(buffer_bytes) +
+                                         " bytes behind a log: give a multiple of 64 KiB up to 1 MiB");
+  }
+  const std::uint64_t mapped_bytes = capacity_bytes + buffer_bytes;
   void* const memory =
-      ::mmap(nullptr, capacity_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      ::mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     return Error::from_errno(errno, "cannot map a log of " + std::to_string(capacity_bytes) +
                                         " bytes: lower log_bytes or raise the memory limit");
   }
-  static_cast<void>(::madvise(memory, capacity_bytes, MADV_HUGEPAGE));  // a wish; small pages do as well
-  if (!populate(memory, capacity_bytes)) {
+  static_cast<void>(::madvise(memory, mapped_bytes, MADV_HUGEPAGE));  // a wish; small pages do as well
+  if (!populate(memory, mapped_bytes)) {
     const int failure = errno;
-    ::munmap(memory, capacity_bytes);
+    ::munmap(memory, mapped_bytes);
     return Error::from_errno(failure, "cannot populate a log of " + std::to_string(capacity_bytes) +
                                           " bytes: lower log_bytes or raise the memory limit");
   }
-  return std::unique_ptr<Log>(new Log(static_cast<std::byte*>(memory), capacity_bytes));
+  return std::unique_ptr<Log>(new Log(static_cast<std::byte*>(memory), capacity_bytes, buffer_bytes));
 }
 
-Log::Log(std::byte* memory, std::uint64_t capacity)
-    : memory_(memory), capacity_(capacity), marks_(capacity / kSegmentBytes + 1) {}
+Log::Log(std::byte* memory, std::uint64_t capacity, std::uint32_t buffer_bytes)
+    : memory_(memory),
+      capacity_(capacity),
+      buffer_bytes_(buffer_bytes),
+      marks_(capacity / kSegmentBytes + 1) {}
 
-Log::~Log() { ::munmap(memory_, capacity_); }
+Log::~Log() { ::munmap(memory_, capacity_ + buffer_bytes_); }
 
 void Log::release_to(std::uint64_t position) {
   TL_ASSERT(position >= begin_ && position <= end_, "only what is readable can be kept");
@@ -96,31 +131,59 @@ void Log::release_to(std::uint64_t position) {
 }
 
 bool Log::fits(std::uint32_t bytes) const {
-  const std::uint64_t tail = tail_bytes(end_);
-  const std::uint64_t skip = bytes > tail ? tail : 0;
-  return bytes <= capacity_ / 2 && end_ + skip + bytes <= needed_ + capacity_;
+  return bytes <= capacity_ / 2 && end_after(bytes, end_, tail_bytes(end_)) <= needed_ + capacity_;
+}
+
+std::uint64_t Log::room_from(std::uint32_t bytes) const {
+  const std::uint64_t end = end_after(bytes, end_, tail_bytes(end_));
+  return end > capacity_ ? end - capacity_ : 0;
 }
 
 void Log::append(const EntryView& entry, std::uint32_t bytes_after) {
   const std::uint32_t bytes = entry_bytes(entry.kind, entry.key.size(), entry.value.size());
   const std::uint32_t row_bytes = bytes + bytes_after;
-  TL_ASSERT(entry.lsn == last_lsn_.next(), "LSNs have no gaps");
   TL_ASSERT(bytes <= kEntryBytesMax && fits(row_bytes), "append() after fits()");
+  const std::uint64_t position = place(bytes, row_bytes);
+  encode_entry(entry, {memory_ + (position & (capacity_ - 1)), bytes});
+  take(position, bytes, entry.lsn, ends_whole(entry));
+}
+
+void Log::append_encoded(Bytes entries) {
+  TL_ASSERT(entries.size() <= capacity_ && fits(static_cast<std::uint32_t>(entries.size())),
+            "append_encoded() after fits()");
+  while (!entries.empty()) {
+    const std::uint64_t row_bytes = row_of(entries);
+    std::uint64_t position = place(row_bytes, row_bytes);
+    std::copy_n(entries.data(), row_bytes, memory_ + (position & (capacity_ - 1)));
+    for (const std::uint64_t row_end = position + row_bytes; position < row_end; position = end_) {
+      const Shape shape = shape_of(at(position));
+      take(position, shape.bytes, shape.lsn, shape.last_piece);
+    }
+    entries = entries.subspan(row_bytes);
+  }
+}
+
+/// Where `bytes` go that begin a row: at the end, or at the start of the next lap. Nothing there is readable
+/// any more.
+std::uint64_t Log::place(std::uint64_t bytes, std::uint64_t row_bytes) {
   const std::uint64_t tail = tail_bytes(end_);
   const std::uint64_t position = row_bytes > tail ? end_ + tail : end_;
   if (position + bytes > capacity_) forget_before(position + bytes - capacity_);
-  std::byte* const memory = memory_;
   if (position != end_) {
     // The whole word, so that what an older lap left in it is not taken for an entry.
+    std::byte* const memory = memory_;
     store(memory + (end_ & (capacity_ - 1)), std::uint64_t{layout::entry::kSkipKind});
   }
-  std::byte* const to = memory + (position & (capacity_ - 1));
-  encode_entry(entry, {to, bytes});
+  return position;
+}
 
-  mark(position, entry.lsn);
+/// The entry that was written at `position`, where place() said, is the log's last.
+void Log::take(std::uint64_t position, std::uint32_t bytes, Lsn lsn, bool last_piece) {
+  TL_ASSERT(lsn == last_lsn_.next(), "LSNs have no gaps");
+  mark(position, lsn);
   end_ = position + bytes;
-  if (shape_of(to).last_piece) {
-    last_lsn_ = entry.lsn;
+  if (last_piece) {
+    last_lsn_ = lsn;
     whole_end_ = end_;
   }
 }
@@ -131,6 +194,27 @@ void Log::mark(std::uint64_t position, Lsn lsn) {
     Mark& mark = marks_[segment % marks_.size()];
     if (mark.segment != segment) mark = {segment, position, lsn};
   }
+}
+
+/// Marks of what is cut off: another entry may come to stand in that segment, and the same LSN elsewhere.
+void Log::unmark_from(std::uint64_t position) {
+  for (std::uint64_t segment = position / kSegmentBytes; segment <= end_ / kSegmentBytes; ++segment) {
+    Mark& mark = marks_[segment % marks_.size()];
+    if (mark.segment == segment && mark.position >= position) mark = {};
+  }
+}
+
+void Log::cut_to_whole() {
+  if (whole_end_ < begin_) return begin_anew(last_lsn_);  // the pieces have overwritten all that was whole
+  unmark_from(whole_end_);
+  end_ = whole_end_;
+  needed_ = std::min(needed_, end_);
+}
+
+/// Positions go on, so that none ever means two entries.
+void Log::begin_anew(Lsn lsn) {
+  begin_ = needed_ = whole_end_ = end_;
+  last_lsn_ = lsn;
 }
 
 /// `position`, or the start of the next lap if the rest of this one is unused.

@@ -20,15 +20,19 @@ namespace tidelock {
 
 class Log {
  public:
-  /// `capacity_bytes` is a power of two, 64 KiB to 64 GiB; mapped and populated.
+  /// `capacity_bytes` is a power of two, 64 KiB to 64 GiB; mapped and populated. `buffer_bytes`, a multiple
+  /// of 64 KiB up to 1 MiB: what buffers() has, of the same mapping.
   /// Errors:   EINVAL, ENOMEM with the size
-  static Result<std::unique_ptr<Log>> create(std::uint64_t capacity_bytes);
+  static Result<std::unique_ptr<Log>> create(std::uint64_t capacity_bytes, std::uint32_t buffer_bytes = 0);
   ~Log();
   Log(const Log&) = delete;
   Log& operator=(const Log&) = delete;
 
   [[nodiscard]] std::uint64_t capacity() const { return capacity_; }
-  [[nodiscard]] Bytes memory() const { return {memory_, capacity_}; }
+  /// The ring and, behind it, the buffers: what a link is attached to, so that it may send from both.
+  [[nodiscard]] Bytes memory() const { return {memory_, capacity_ + buffer_bytes_}; }
+  /// For what a link sends and the ring does not hold. The log does nothing with it.
+  [[nodiscard]] MutableBytes buffers() { return {memory_ + capacity_, buffer_bytes_}; }
 
   /// Nothing before `position` is needed by any replica: append() may reuse it. Goes back, at most to
   /// begin(), when a replica resumes from the backlog.
@@ -36,9 +40,21 @@ class Log {
   /// True if `bytes` (of one entry, or of several in a row) can be appended without touching what is still
   /// needed. Up to half of the capacity always fits once everything is released.
   [[nodiscard]] bool fits(std::uint32_t bytes) const;
+  /// Up to where everything has to be released for that.
+  [[nodiscard]] std::uint64_t room_from(std::uint32_t bytes) const;
   /// Encodes an entry at the end. fits() was asked; the LSN follows last_lsn(). `bytes_after`: of the entries
   /// that follow it in its group; all of them stand in a row, and fits() was asked for all.
   void append(const EntryView& entry, std::uint32_t bytes_after = 0);
+  /// Entries of another log, encoded, checked and in order: the first follows what this log ends with, the
+  /// last ends its group (of a fragmented put some pieces may be missing yet). fits() was asked for all of
+  /// them. A group stays in a row; groups may part where a lap ends.
+  void append_encoded(Bytes entries);
+
+  /// The two below take positions back or away: no cursor may stand in the log.
+  /// The pieces of a put that is not whole are forgotten, so that the end is that of last_lsn().
+  void cut_to_whole();
+  /// Forgets all entries: the next one to be appended follows `lsn`, be that above or below last_lsn().
+  void begin_anew(Lsn lsn);
 
   /// Of the newest whole entry: a fragmented one counts when its last piece is in. 0 if there was never any.
   [[nodiscard]] Lsn last_lsn() const { return last_lsn_; }
@@ -72,7 +88,7 @@ class Log {
     std::uint64_t position = 0;
     Lsn lsn{};
   };
-  Log(std::byte* memory, std::uint64_t capacity);
+  Log(std::byte* memory, std::uint64_t capacity, std::uint32_t buffer_bytes);
   [[nodiscard]] const std::byte* at(std::uint64_t position) const {
     return memory_ + (position & (capacity_ - 1));
   }
@@ -81,11 +97,15 @@ class Log {
   }
   [[nodiscard]] std::uint64_t skip_tail(std::uint64_t position) const;
   [[nodiscard]] std::uint64_t search_from(Lsn lsn) const;
+  std::uint64_t place(std::uint64_t bytes, std::uint64_t row_bytes);
+  void take(std::uint64_t position, std::uint32_t bytes, Lsn lsn, bool last_piece);
   void mark(std::uint64_t position, Lsn lsn);
+  void unmark_from(std::uint64_t position);
   void forget_before(std::uint64_t position);
 
   std::byte* memory_;
   std::uint64_t capacity_;
+  std::uint32_t buffer_bytes_;
   std::uint64_t begin_ = 0;
   std::uint64_t end_ = 0;
   std::uint64_t whole_end_ = 0;  ///< end of the newest whole entry

@@ -8,19 +8,14 @@
 #include "primary_state.h"
 
 namespace tidelock {
-namespace {
-
-std::string milliseconds_text(Duration duration) { return std::to_string(duration.ns / 1'000'000) + " ms"; }
-
-}  // namespace
 
 Result<std::unique_ptr<Primary>> Primary::create(Reactor& reactor, const PrimaryOptions& options) {
-  if (options.heartbeat < microseconds(1) || options.link_timeout <= options.heartbeat) {
-    return Error::from_errno(EINVAL, "heartbeat " + milliseconds_text(options.heartbeat) + ", link_timeout " +
-                                         milliseconds_text(options.link_timeout) +
-                                         ": give a heartbeat above 0 and a timeout of several heartbeats");
+  TL_TRY(check_liveness(options.heartbeat, options.link_timeout));
+  if (options.c.value_or(0) > kAckReplicasMax) {
+    return Error::from_errno(
+        EINVAL, "c is " + std::to_string(*options.c) + ": give 0 to " + std::to_string(kAckReplicasMax));
   }
-  TL_TRY(auto log, Log::create(options.log_bytes));
+  TL_TRY(auto log, Log::create(options.log_bytes, options.snapshots != nullptr ? kSnapshotBufferBytes : 0));
   auto state = std::make_unique<State>(reactor, options, std::move(log));
   std::unique_ptr<Primary> primary(new Primary(std::move(state)));
   reactor.add_source(*primary);
@@ -35,35 +30,45 @@ Primary::~Primary() {
   state_->reactor.remove_source(*this);
 }
 
-Status Primary::attach(std::unique_ptr<Link> link, Lsn peer_last) {
+/// The log's memory is the link's to read from then on.
+Status Primary::State::take_link(Link& link) {
+  const std::uint32_t batch_bytes_least = std::max(kEntryBytesMax, group_bytes_max());
+  if (link.batch_bytes_max() < batch_bytes_least) {
+    return Error(ReplicationErrc::bad_length,
+                 "the link takes batches of " + std::to_string(link.batch_bytes_max()) +
+                     " bytes, an entry or a group has up to " + std::to_string(batch_bytes_least) +
+                     ": give it a larger ring");
+  }
+  return link.attach(log->memory());
+}
+
+void Primary::State::add_peer(Peer peer, std::unique_ptr<Link> link) {
+  peer.batches_before = link->batches_completed();
+  peer.link = std::move(link);
+  peer.sent_at = peer.progress_at = peer.range_at = peer.owes_since = reactor.now();
+  peers.push_back(std::move(peer));
+  send_control(peers.back(), false);  // tells the replica that it is on this core from now on
+  count_nodes();
+  release_log();
+  arm_tick();
+}
+
+Status Primary::attach(std::unique_ptr<Link> link, std::uint32_t node, Lsn peer_last) {
   State& state = *state_;
   const auto refuse = [&link](Error error) {
     link->close(error.message());
     return error;
   };
-  const std::uint32_t batch_bytes_least = std::max(kEntryBytesMax, group_bytes_max());
-  if (link->batch_bytes_max() < batch_bytes_least) {
-    return refuse(Error(ReplicationErrc::bad_length,
-                        "the link takes batches of " + std::to_string(link->batch_bytes_max()) +
-                            " bytes, an entry or a group has up to " + std::to_string(batch_bytes_least) +
-                            ": give it a larger ring"));
-  }
+  if (state.attached(node)) return refuse(State::busy(node));
   const auto position = state.log->position_after(peer_last);
   if (!position) return refuse(position.error());
-  if (const Status attached = link->attach(state.log->memory()); !attached) return refuse(attached.error());
+  if (const Status taken = state.take_link(*link); !taken) return refuse(taken.error());
 
   State::Peer peer;
-  peer.batches_before = link->batches_completed();
-  peer.link = std::move(link);
+  peer.node = node;
   peer.cursor = peer.completed = *position;
-  peer.sent = peer.received = peer.applied = peer_last;
-  peer.sent_at = peer.progress_at = state.reactor.now();
-  state.peers.push_back(std::move(peer));
-  state.send_control(state.peers.back(), false);  // tells the replica that it is counted from now on
-  set_gauge(state.stats.replicas, state.peers.size());
-  state.resumed = true;
-  state.release_log();
-  state.arm_tick();
+  peer.sent = peer.resumed = peer_last;
+  state.add_peer(std::move(peer), std::move(link));
   return {};
 }
 
@@ -72,12 +77,16 @@ void Primary::each_link(const std::function<void(const Link&)>& visit) const {
 }
 bool Primary::departed() const { return state_->peers.empty() && state_->departing.empty(); }
 
-std::size_t Primary::replicas() const { return state_->peers.size(); }
+bool Primary::attached(std::uint32_t node) const { return state_->attached(node); }
+std::size_t Primary::replicas() const { return state_->replicas(); }
+std::size_t Primary::nodes() const { return state_->nodes; }
+std::uint32_t Primary::replicas_needed() const { return state_->replicas_needed; }
 std::uint64_t Primary::backlog() const {
   const Lsn last = state_->log->last_lsn();
   Lsn behind = last;
   for (const State::Peer& peer : state_->peers) {
-    if (peer.link->state() == LinkState::ready) behind = std::min(behind, peer.applied);
+    const Lsn applied = std::max(peer.applied, peer.resumed);
+    if (peer.link->state() == LinkState::ready && !peer.syncing) behind = std::min(behind, applied);
   }
   return last.value - behind.value;
 }
@@ -97,6 +106,28 @@ void Primary::close(const std::string& reason) {
   state_->dismiss_all(reason);
   state_->closed = true;  // before the waiters hear of it: they may come back
   state_->fail_waiters();
+  state_->refuse_room();
+}
+
+/// Links of which the peer has not seen the end count, too: it may still speak on them.
+bool Primary::State::attached(std::uint32_t node) const {
+  return options.c.has_value() &&
+         std::any_of(peers.begin(), peers.end(), [node](const Peer& peer) { return peer.node == node; });
+}
+
+Error Primary::State::busy(std::uint32_t node) {
+  return Error(ReplicationErrc::peer_busy,
+               "node " + std::to_string(node) + " has a link that is not yet gone: try again");
+}
+
+/// Whole ones.
+void Primary::State::count_nodes() {
+  set_gauge(stats.replicas, replicas());
+  nodes = 0;
+  for (auto peer = peers.begin(); peer != peers.end(); ++peer) {
+    const auto counted = [&](const Peer& other) { return other.node == peer->node && !other.syncing; };
+    nodes += !peer->syncing && std::none_of(peers.begin(), peer, counted);
+  }
 }
 
 void Primary::State::dismiss_all(const std::string& reason) {
@@ -128,10 +159,12 @@ void Primary::State::sweep() {
     // Out of the list before the handler runs: it may attach or close.
     const bool dismissed = peers[i].dismissed;
     const std::string reason = peers[i].link->close_reason();
-    departing.push_back({std::move(peers[i].link), peers[i].completed});
+    const std::uint64_t needed = peers[i].waits_for_range() ? log->end() : peers[i].completed;
+    departing.push_back({std::move(peers[i].link), needed, peers[i].buffers_in_flight()});
     peers.erase(peers.begin() + static_cast<std::ptrdiff_t>(i));
-    set_gauge(stats.replicas, peers.size());
+    count_nodes();
     reap();
+    if (too_few()) refuse_room();
     if (dismissed) continue;
     bump(stats.links_lost);
     if (link_lost) link_lost(reason);
@@ -159,17 +192,23 @@ void Primary::State::tick() {
   const Instant now = reactor.now();
   for (Peer& peer : peers) {
     // Ask once more before judging: it may be this node that stood still.
-    if (peer.cursor != log->end()) publish_pending(peer);
-    if (peer.completed == log->end()) peer.progress_at = now;
+    peer.range_refused = false;
+    publish(peer);
+    if (peer.has_all(log->end())) peer.progress_at = now;
+    if (!peer.owes_whole()) peer.owes_since = now;
     if (now - peer.link->last_heard() > options.link_timeout) {
       peer.link->close("the replica said nothing for " + milliseconds_text(options.link_timeout));
     } else if (now - peer.progress_at > options.link_timeout) {
       peer.link->close("the replica took nothing for " + milliseconds_text(options.link_timeout) +
                        " although there is something to take");
+    } else if (now - peer.owes_since > options.link_timeout) {
+      peer.link->close("the replica had a whole snapshot for " + milliseconds_text(options.link_timeout) +
+                       " and did not acknowledge it");
     }
   }
   sweep();
   reap();
+  make_room_for_next();
   arm_tick();
 }
 

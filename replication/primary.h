@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,14 +20,35 @@
 #include <tidelock/reactor/timer.h>
 #include <tidelock/replication/link.h>
 #include <tidelock/replication/log.h>
+#include <tidelock/replication/snapshot_source.h>
 
 namespace tidelock {
 
 /// How far a write must have come before its caller goes on. It delays its caller and nothing else.
 enum class AckLevel : std::uint8_t {
   local,     ///< in this node's log and table
-  received,  ///< checked by one replica's software
-  applied,   ///< visible to one replica's readers
+  received,  ///< checked by the software of as many replicas as were asked for
+  applied,   ///< visible to the readers of as many
+};
+
+/// The most replicas that a write can wait for, and the greatest PrimaryOptions::c.
+inline constexpr std::uint32_t kAckReplicasMax = 64;
+
+/// When a primary believes that a write has come how far, and that log bytes are free. Production has one
+/// way, these defaults; tests plant others to prove that the simulator sees them.
+class AckPolicy {
+ public:
+  virtual ~AckPolicy() = default;
+  /// Up to which LSN those who wait for a level are woken.
+  [[nodiscard]] virtual Lsn wakes_to(Lsn reached) const { return reached; }
+  /// What those hear whose deadline has passed.
+  [[nodiscard]] virtual ReplicationErrc expired() const { return ReplicationErrc::outcome_unknown; }
+  /// True: what a link took counts as applied by its replica.
+  [[nodiscard]] virtual bool counts_sent() const { return false; }
+  /// True: log bytes are free once their replica has acknowledged them, whatever the link still reads.
+  [[nodiscard]] virtual bool releases_on_ack() const { return false; }
+  /// True: log bytes that only closed links may still read are free.
+  [[nodiscard]] virtual bool forgets_closed_links() const { return false; }
 };
 
 struct PrimaryOptions {
@@ -41,6 +63,15 @@ struct PrimaryOptions {
   std::uint32_t group_bytes_max = kEntryBytesMax;
   Duration heartbeat = milliseconds(100);  ///< a control frame leaves at least this often
   Duration link_timeout = seconds(3);      ///< a peer that says nothing for so long is dropped
+  /// How many replicas must have applied an entry before it is committed, 0 to kAckReplicasMax; counted by
+  /// node. With fewer connected nothing is appended. A replica that stands in the way of an append is dropped
+  /// if enough others keep up (README.md, "Backlog"); a second link of a node is refused. Empty: one replica
+  /// commits, none is needed to append, and the slowest one holds writers up until link_timeout.
+  std::optional<std::uint32_t> c;
+  /// Has what the entries of the log have made, as of the newest one, whenever the loop turns. Outlives the
+  /// primary. null: it sends no snapshots.
+  const SnapshotSource* snapshots = nullptr;
+  const AckPolicy* policy = nullptr;  ///< null: production's
 };
 
 /// Waits for an LSN without a fiber. Intrusive; embedded in a pooled completion slot.
@@ -51,6 +82,7 @@ struct AckWaiter {
   void (*done)(AckWaiter& waiter, Status status) = nullptr;
   Lsn lsn{};
   AckLevel level = AckLevel::applied;
+  std::uint32_t replicas = 0;  ///< how many, by node, up to kAckReplicasMax; 0: Primary::replicas_needed()
   Instant deadline{};
   AckWaiter* next = nullptr;      ///< the list's
   AckWaiter* previous = nullptr;  ///< the list's
@@ -59,9 +91,12 @@ struct AckWaiter {
 /// Single-writer; readable by anyone.
 struct PrimaryStats {
   std::atomic<std::uint64_t> entries{0}, batches{0}, batch_bytes{0};
-  std::atomic<std::uint64_t> last_lsn{0}, received_lsn{0}, applied_lsn{0};
-  std::atomic<std::uint64_t> replicas{0};
+  std::atomic<std::uint64_t> last_lsn{0}, received_lsn{0}, applied_lsn{0};  ///< of the furthest replica
+  std::atomic<std::uint64_t> commit_lsn{0};
+  std::atomic<std::uint64_t> replicas{0};  ///< whole ones: those that get a snapshot count when they have it
+  std::atomic<std::uint64_t> snapshots{0}, snapshots_applied{0}, ranges{0}, range_bytes{0};
   std::atomic<std::uint64_t> links_lost{0};
+  std::atomic<std::uint64_t> backlog_drops{0};  ///< of those: replicas that stood in an append's way
   std::atomic<std::uint64_t> outcome_unknown{0};
   std::atomic<std::uint64_t> log_full_waits{0};
   std::atomic<std::uint64_t> peer_wakeups{0};  ///< over all links, lost ones too
@@ -70,16 +105,16 @@ struct PrimaryStats {
 class Primary final : public PollSource {
  public:
   /// Adds itself to the reactor, which outlives it.
-  /// Errors:   EINVAL for times that make no sense; those of Log::create
+  /// Errors:   EINVAL for times that make no sense and for `c`; those of Log::create
   static Result<std::unique_ptr<Primary>> create(Reactor& reactor, const PrimaryOptions& options);
-  /// close() if it was not called. No fiber may be waiting for room.
+  /// close() if it was not called. No fiber may be waiting for room any more.
   ~Primary() override;
 
   /// Appends one entry of at most kEntryBytesMax encoded, if there is room and it is this caller's turn
   /// (those in wait_for_room() are not overtaken). `bytes_after` above 0: the entry begins or continues a
   /// group (one batch on every link, visible in one turn of a replica), and that much of it is still to come,
   /// encoded and from this caller, before it suspends or returns to the loop. Suspends: never Errors:
-  /// log_full: wait_for_room() and try again; too_large
+  /// log_full: wait_for_room() and try again; no_replica: fewer than `c`; too_large
   Result<Lsn> try_append(EntryKind kind, Bytes key, Bytes value, std::uint32_t bytes_after = 0);
   /// Whether entries of that size in a row would be appended now, all of them.
   [[nodiscard]] bool can_append(std::uint32_t encoded_bytes) const;
@@ -88,7 +123,8 @@ class Primary final : public PollSource {
   /// Waits, first come first served, until entries of that size fit, one or several in a row: up to half the
   /// log. On success the room is the caller's until it suspends or returns to the loop; what it does not use
   /// it gives up with forgo_room(). Suspends: yes (fiber)
-  /// Errors:   deadline_exceeded, cancelled; too_large if it can never fit, naming the log's size
+  /// Errors:   deadline_exceeded, cancelled; closed; no_replica: fewer than `c`; too_large if it can never
+  ///           fit, naming the log's size
   Status wait_for_room(std::uint32_t encoded_bytes, Instant deadline);
   /// Nobody has been let in any more, whoever waits is next.
   void forgo_room();
@@ -96,25 +132,43 @@ class Primary final : public PollSource {
   /// deadline bounds the wait for the first fragment; once that is in, the entry is completed whatever the
   /// deadline says: a replica that stands in the way for longer than link_timeout is dropped, and if the
   /// fiber is cancelled all are. It is never half visible. Suspends: yes (fiber) Errors:   deadline_exceeded,
-  /// cancelled: nothing was written; too_large
+  /// cancelled, closed, no_replica: nothing was written; too_large
   Result<Lsn> append_fragments(Bytes key, Bytes value, Instant deadline);
   /// True while a fragmented put is being appended: nobody else may append.
   [[nodiscard]] bool fragmenting() const;
 
-  /// Waits until `lsn` has reached `level`. Suspends: yes (fiber)
+  /// Waits until `lsn` has reached `level` at so many replicas, counted by node. 0: replicas_needed().
+  /// Suspends: yes (fiber)
   /// Errors:   outcome_unknown at the deadline, or when the primary is closed; cancelled
-  Status wait(Lsn lsn, AckLevel level, Instant deadline);
+  Status wait(Lsn lsn, AckLevel level, Instant deadline, std::uint32_t replicas = 0);
   /// The same without a fiber. Calls `done` before it returns if the level is reached already. Ascending LSNs
   /// cost O(1); any order is correct.
   void add_waiter(AckWaiter& waiter);
-  [[nodiscard]] bool reached(Lsn lsn, AckLevel level) const;
+  [[nodiscard]] bool reached(Lsn lsn, AckLevel level, std::uint32_t replicas = 0) const;
+  /// What an acknowledged write waits for that does not say: `c`, at least 1.
+  [[nodiscard]] std::uint32_t replicas_needed() const;
 
-  /// Takes over a link whose peer has said hello and resumes it after `peer_last`, which counts as applied
-  /// there. The primary polls and flushes its links itself: they are not added to the reactor.
+  /// Takes over a link whose peer, `node`, has said hello and resumes it after `peer_last`. That counts for
+  /// nothing: only what the peer's control frames say does. The primary polls and flushes its links itself:
+  /// they are not added to the reactor.
   /// Errors:   gap: the log does not hold what follows; bad_length: the link's batches are smaller than
-  ///           an entry or a group may be; those of Link::attach. The link is closed with that reason
-  Status attach(std::unique_ptr<Link> link, Lsn peer_last);
-  [[nodiscard]] std::size_t replicas() const;
+  ///           an entry or a group may be; peer_busy: attached(); those of Link::attach. The link is closed
+  ///           with that reason
+  Status attach(std::unique_ptr<Link> link, std::uint32_t node, Lsn peer_last);
+  /// With `c`, a node has one link at most: true as long as one of its links is not gone.
+  [[nodiscard]] bool attached(std::uint32_t node) const;
+  /// Takes over a link whose peer has said hello, and that it takes a snapshot: for one that the log no
+  /// longer reaches. It counts as a replica once it has acknowledged what makes its snapshot whole; until
+  /// then it may acknowledge what it had before, `peer_last`, and nothing above it. One snapshot at a time;
+  /// snapshot_wait() says how long a node must wait.
+  /// Errors:   peer_busy: not now; gap: this primary sends none; bad_length and others as attach(). The link is
+  ///           closed with that reason
+  Status attach_snapshot(std::unique_ptr<Link> link, std::uint32_t node, Lsn peer_last);
+  [[nodiscard]] bool sends_snapshots() const;
+  /// Zero: a snapshot for this node may begin now.
+  [[nodiscard]] Duration snapshot_wait(std::uint32_t node) const;
+  [[nodiscard]] std::size_t replicas() const;  ///< links of whole ones; without `c` a node may have several
+  [[nodiscard]] std::size_t nodes() const;     ///< whole ones
   /// The links of the connected replicas. `visit` must neither attach nor close.
   void each_link(const std::function<void(const Link&)>& visit) const;
   /// Writes that the connected replica furthest behind has not yet applied. 0: all have everything.
@@ -130,10 +184,10 @@ class Primary final : public PollSource {
   [[nodiscard]] const PrimaryOptions& options() const;
   [[nodiscard]] const Log& log() const;
   [[nodiscard]] const PrimaryStats& stats() const;
-  /// The committed prefix: what enough replicas have applied, in this version one.
+  /// The committed prefix: what `c` replicas have applied; with c = 0 what is appended. Never falls.
   [[nodiscard]] Lsn commit_lsn() const;
   /// Sends what is pending, says goodbye on all links and closes them. Waiters get outcome_unknown, those
-  /// that come later at once.
+  /// that come later at once; who waits for room gets closed.
   void close(const std::string& reason);
 
   std::uint32_t poll(std::uint32_t budget) override;

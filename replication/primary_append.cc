@@ -10,10 +10,11 @@ namespace tidelock {
 
 bool Primary::can_append(std::uint32_t encoded_bytes) const { return state_->can_append(encoded_bytes); }
 
-std::uint32_t Primary::group_bytes_max() const {
-  const std::uint64_t of_log = state_->log->capacity() / 4;
+std::uint32_t Primary::group_bytes_max() const { return state_->group_bytes_max(); }
+std::uint32_t Primary::State::group_bytes_max() const {
+  const std::uint64_t of_log = log->capacity() / 4;
   return static_cast<std::uint32_t>(
-      std::min<std::uint64_t>({state_->options.group_bytes_max, kGroupBytesMax, of_log}));
+      std::min<std::uint64_t>({options.group_bytes_max, kGroupBytesMax, of_log}));
 }
 
 Result<Lsn> Primary::try_append(EntryKind kind, Bytes key, Bytes value, std::uint32_t bytes_after) {
@@ -25,6 +26,7 @@ Result<Lsn> Primary::try_append(EntryKind kind, Bytes key, Bytes value, std::uin
     return Error(ReplicationErrc::too_large,
                  "a group has at most " + std::to_string(group_bytes_max()) + " bytes encoded");
   }
+  if (state.too_few()) return state.refusal();
   if (!state.can_append(bytes + bytes_after)) return ReplicationErrc::log_full;
   EntryView entry;
   entry.kind = kind;
@@ -65,21 +67,30 @@ Status Primary::State::wait_for_room(std::uint32_t bytes, Instant deadline) {
                  std::to_string(bytes) + " bytes never fit a log of " + std::to_string(log->capacity()) +
                      " bytes, which takes half of its size at once: raise log_bytes");
   }
-  if (room_head == nullptr && !fragmenting && log->fits(bytes)) return {};
+  if (too_few()) return closed ? Status(ReactorErrc::closed) : Status(refusal());
+  if (room_head == nullptr && !fragmenting && (log->fits(bytes) || make_room(bytes))) {
+    return too_few() ? Status(refusal()) : Status{};  // a handler of lost links may have ended others
+  }
+  if (closed) return ReactorErrc::closed;
   bump(stats.log_full_waits);
   RoomWaiter waiter(bytes);
   push_room(waiter);
   Wakeup wakeup = Wakeup::notified;
   while (room_head != &waiter || fragmenting || !log->fits(bytes)) {
     wakeup = waiter.queue.wait(deadline);
-    if (wakeup != Wakeup::notified) break;
+    if (wakeup != Wakeup::notified || closed || too_few()) break;
   }
   remove_room(waiter);
-  if (wakeup == Wakeup::notified) {
-    admitted_bytes = bytes;
-    return {};
-  }
-  return to_status(wakeup);
+  if (wakeup != Wakeup::notified) return to_status(wakeup);
+  if (closed) return ReactorErrc::closed;
+  if (too_few()) return refusal();
+  admitted_bytes = bytes;
+  return {};
+}
+
+Error Primary::State::refusal() const {
+  return Error(ReplicationErrc::no_replica,
+               std::to_string(nodes) + " of the " + std::to_string(c) + " that a write needs (c) are there");
 }
 
 void Primary::forgo_room() {
@@ -91,6 +102,60 @@ void Primary::forgo_room() {
 void Primary::State::wake_room() {
   RoomWaiter* const next = fragmenting ? fragment_waiter : room_head;
   if (next != nullptr && log->fits(next->bytes)) next->queue.notify_one();
+}
+
+/// What waits for room is over: each looks for itself why.
+void Primary::State::refuse_room() {
+  for (RoomWaiter* waiter = room_head; waiter != nullptr; waiter = waiter->next) waiter->queue.notify_one();
+}
+
+/// Drops the peers that stand in the way of `bytes`, furthest behind first, as long as enough others keep up.
+/// True if there is room then. Not while somebody walks the peers.
+bool Primary::State::make_room(std::uint32_t bytes) {
+  if (!options.c.has_value()) return false;
+  sweep();
+  while (!log->fits(bytes)) {
+    // Who waits for a snapshot's first range needs nothing of the log.
+    const auto kept = [](const Peer& peer) { return peer.waits_for_range() ? ~0ULL : peer.completed; };
+    const auto last = std::min_element(peers.begin(), peers.end(),
+                                       [&](const Peer& a, const Peer& b) { return kept(a) < kept(b); });
+    // Else it is closed links that still read the log, or what was given away already.
+    if (last == peers.end() || kept(*last) >= log->room_from(bytes) || !dispensable(*last)) return false;
+    // Ask once more before judging: it may be this node that stood still.
+    publish(*last);
+    if (log->fits(bytes)) break;
+    if (!dispensable(*last)) return false;
+    bump(stats.backlog_drops);
+    last->link->close("the replica has not taken what the log has no more room for, and enough others have");
+    sweep();
+  }
+  return true;
+}
+
+/// For whoever waits for room: others may have gone ahead meanwhile, or fallen silent.
+void Primary::State::make_room_for_next() {
+  const RoomWaiter* const next = fragmenting ? fragment_waiter : room_head;
+  if (next != nullptr) make_room(next->bytes);
+}
+
+/// It took something within two heartbeats, or had nothing to take, and said something.
+bool Primary::State::keeps_up(const Peer& peer) const {
+  const Duration lately = options.heartbeat * 2;
+  return peer.link->state() == LinkState::ready && reactor.now() - peer.progress_at <= lately &&
+         reactor.now() - peer.link->last_heard() <= lately;
+}
+
+/// Enough others that count keep up, and this one does not: it is silent, or as many as are needed (one at
+/// least) are half of the log ahead of it. A burst that outruns all of them alike drops none.
+bool Primary::State::dispensable(const Peer& peer) const {
+  std::uint32_t others = 0;
+  std::uint32_t ahead = 0;
+  for (const Peer& other : peers) {
+    if (&other == &peer || other.syncing || !keeps_up(other)) continue;
+    ++others;
+    ahead += other.completed >= peer.completed + log->capacity() / 2 ? 1 : 0;
+  }
+  return others >= c && (!keeps_up(peer) || ahead >= replicas_needed);
 }
 
 void Primary::State::push_room(RoomWaiter& waiter) {
@@ -154,7 +219,7 @@ void Primary::State::append_fragment(const EntryView& fragment) {
   const std::uint32_t bytes = entry_bytes(EntryKind::fragment, fragment.key.size(), fragment.value.size());
   RoomWaiter waiter(bytes);
   fragment_waiter = &waiter;
-  while (!log->fits(bytes)) {
+  while (!log->fits(bytes) && !make_room(bytes)) {
     const Wakeup wakeup = waiter.queue.wait(reactor.now() + options.link_timeout * 2);
     if (wakeup == Wakeup::notified) continue;
     drop_all(wakeup == Wakeup::cancelled ? "a large put was cancelled half way"

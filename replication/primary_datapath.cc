@@ -7,17 +7,6 @@
 #include "primary_state.h"
 
 namespace tidelock {
-namespace {
-
-/// link_closed is no reason of its own: the link has a better one, and says it once what it holds was
-/// received.
-void close_unless_passing(Link& link, const Error& error) {
-  if (error != ReplicationErrc::link_full && error != ReplicationErrc::link_closed)
-    link.close(error.message());
-}
-
-}  // namespace
-
 std::uint32_t Primary::poll(std::uint32_t budget) { return state_->poll(budget); }
 void Primary::flush() { state_->flush(); }
 void Primary::arm() {
@@ -29,7 +18,7 @@ void Primary::disarm() {
   for (State::Departing& peer : state_->departing) peer.link->disarm();
 }
 bool Primary::has_work() const {
-  if (state_->resumed || state_->unsent) return true;
+  if (state_->unsent || state_->acks_came) return true;
   const auto& departing = state_->departing;
   if (std::any_of(departing.begin(), departing.end(), [](const State::Departing& peer) {
         return peer.link->has_work() || peer.link->drained();
@@ -48,25 +37,26 @@ std::uint32_t Primary::State::poll(std::uint32_t budget) {
   bool any_closed = false;
   iterating = true;
   for (Peer& peer : peers) {
-    done += peer.link->poll(budget);
-    done += take_controls(peer, budget);
+    const std::uint32_t taken = peer.link->poll(budget) + take_controls(peer, budget);
+    if (taken > 0) peer.range_refused = false;
+    peer.range_left = false;
+    done += taken;
     completed = take_completions(peer) || completed;
     any_closed = any_closed || peer.link->state() == LinkState::closed;
   }
   for (Departing& peer : departing) done += peer.link->poll(budget);
   iterating = false;
   if (!departing.empty() && reap()) ++done;
-  if (std::exchange(resumed, false)) {
-    for (const Peer& peer : peers) {
-      received = std::max(received, peer.received);
-      applied = std::max(applied, peer.applied);
-    }
-    ++done;
-  }
   if (unsent) ++done;
-  if (completed) release_log();
-  if (room_head != nullptr) wake_room();  // the one before may have given up, or written nothing
-  if (done > 0) wake_reached();
+  if (completed || options.policy != nullptr) release_log();
+  if (std::exchange(acks_came, false)) {
+    measure_all();
+    wake_reached();
+  }
+  if (room_head != nullptr || fragment_waiter != nullptr) {
+    make_room_for_next();
+    wake_room();  // the one before may have given up, or written nothing
+  }
   if (any_closed) {
     sweep();
     ++done;
@@ -91,14 +81,18 @@ void Primary::State::accept_ack(Peer& peer, const ControlFrame& frame) {
     return peer.link->close(frame.epoch > options.epoch ? "the replica follows a newer epoch"
                                                         : "the replica acknowledges an older epoch");
   }
-  if (frame.received_lsn > peer.sent || frame.applied_lsn > frame.received_lsn) {
+  if (const Status said = check_sender(frame, NodeRole::replica); !said) {
+    return peer.link->close(said.error().message());
+  }
+  if (frame.echo() != 0) return peer.link->close("the replica echoes a stamp that it was not sent");
+  if (!peer.may_acknowledge(frame)) {
     return peer.link->close("the replica acknowledges what it was not sent");
   }
   // Cumulative: an older frame has nothing to say.
   peer.received = std::max(peer.received, frame.received_lsn);
   peer.applied = std::max(peer.applied, frame.applied_lsn);
-  received = std::max(received, peer.received);
-  applied = std::max(applied, peer.applied);
+  acks_came = true;
+  accept_whole(peer);
   if (frame.closing) peer.link->close("the replica said goodbye");
 }
 
@@ -116,25 +110,56 @@ bool Primary::State::take_completions(Peer& peer) {
 /// Gives the log what no link needs any more.
 void Primary::State::release_log() {
   std::uint64_t needed = log->end();
-  for (const Peer& peer : peers) needed = std::min(needed, peer.completed);
+  for (const Peer& peer : peers) {
+    if (!peer.waits_for_range()) needed = std::min(needed, peer.completed);
+  }
   for (const Departing& peer : departing) needed = std::min(needed, peer.completed);
+  if (options.policy != nullptr) needed = needed_by_policy();
   log->release_to(needed);
   wake_room();
+}
+
+/// Of a planted AckPolicy only.
+std::uint64_t Primary::State::needed_by_policy() const {
+  const AckPolicy& policy = *options.policy;
+  std::uint64_t needed = log->end();
+  for (const Peer& peer : peers) {
+    if (peer.waits_for_range()) continue;
+    const auto acknowledged = log->position_after(std::max(peer.received, peer.resumed));
+    needed = std::min(needed, policy.releases_on_ack() && acknowledged ? *acknowledged : peer.completed);
+  }
+  for (const Departing& peer : departing) {
+    if (!policy.releases_on_ack() && !policy.forgets_closed_links())
+      needed = std::min(needed, peer.completed);
+  }
+  return std::max(needed, log->begin());
 }
 
 void Primary::State::flush() {
   const Instant now = reactor.now();
   unsent = false;
+  set_gauge(stats.commit_lsn, commit_lsn().value);
   iterating = true;
   for (Peer& peer : peers) {
     if (peer.link->state() == LinkState::closed) continue;
-    if (peer.cursor != log->end()) publish_pending(peer);
+    publish(peer);
     const bool heartbeat_due = now - peer.sent_at >= Duration{options.heartbeat.ns / 2};
-    if (peer.commit_sent < commit_lsn() || heartbeat_due) send_control(peer, false);
+    // A commit LSN beyond what the peer has leaves with the batch that it is still to get.
+    if (peer.commit_sent < std::min(commit_lsn(), peer.sent) || heartbeat_due) send_control(peer, false);
     peer.link->flush();
     follow(stats.peer_wakeups, peer.link->counters().peer_wakeups, peer.wakeups_seen);
   }
   iterating = false;
+}
+
+void Primary::State::publish(Peer& peer) {
+  if (peer.sender != nullptr) {
+    publish_with_ranges(peer);
+  } else if (peer.cursor != log->end()) {
+    publish_pending(peer);
+  }
+  const bool whole = peer.syncing && peer.sender == nullptr && peer.sent >= peer.whole_lsn;
+  if (whole && peer.whole_batch == 0) peer.whole_batch = peer.batches_published;
 }
 
 void Primary::State::publish_pending(Peer& peer) {
@@ -186,6 +211,12 @@ std::uint32_t Primary::State::publish_batch(Peer& peer) {
   peer.sent = whole;
   peer.commit_sent = header.commit_lsn;
   peer.sent_at = peer.progress_at = reactor.now();
+  peer.range_refused = false;
+  peer.live_bytes += header.payload_bytes;
+  if (options.policy != nullptr && options.policy->counts_sent()) {
+    peer.received = peer.applied = peer.sent;
+    acks_came = true;
+  }
   bump(stats.batches);
   bump(stats.batch_bytes, header.payload_bytes);
   return header.payload_bytes;

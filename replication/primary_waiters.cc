@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <optional>
 
+#include <tidelock/base/check.h>
+
 #include "primary_state.h"
 
 namespace tidelock {
@@ -15,79 +17,115 @@ struct FiberWaiter : AckWaiter {
 
 }  // namespace
 
-bool Primary::reached(Lsn lsn, AckLevel level) const { return state_->reached(lsn, level); }
+bool Primary::reached(Lsn lsn, AckLevel level, std::uint32_t replicas) const {
+  return state_->reached(lsn, level, state_->level_of(replicas));
+}
 void Primary::add_waiter(AckWaiter& waiter) { state_->add_waiter(waiter); }
 
-bool Primary::State::reached(Lsn lsn, AckLevel level) const {
-  switch (level) {
-    case AckLevel::local:
-      return lsn <= log->last_lsn();
-    case AckLevel::received:
-      return lsn <= received;
-    case AckLevel::applied:
-      return lsn <= applied;
+// ---- how far how many are -------------------------------------------------------------------------------
+
+/// The k-th greatest, by node, of whole ones.
+Lsn Primary::State::kth(std::uint32_t replicas, Lsn Peer::*lsn) {
+  if (replicas == 1 || peers.size() < replicas) {
+    Lsn furthest{};
+    for (const Peer& peer : peers) furthest = std::max(furthest, peer.syncing ? Lsn{} : peer.*lsn);
+    return replicas == 1 ? furthest : Lsn{};
   }
-  return false;
+  counts.clear();
+  for (const Peer& peer : peers) {
+    if (!peer.syncing) counts.push_back({peer.node, peer.*lsn});
+  }
+  return kth_applied(counts, replicas);
 }
 
-Status Primary::wait(Lsn lsn, AckLevel level, Instant deadline) {
+void Primary::State::measure(std::uint32_t replicas) {
+  Level& level = levels[replicas - 1];
+  level.received = std::max(level.received, kth(replicas, &Peer::received));
+  level.applied = std::max(level.applied, kth(replicas, &Peer::applied));
+}
+
+void Primary::State::measure_all() {
+  for (std::uint32_t replicas = 1; replicas <= levels_used; ++replicas) measure(replicas);
+}
+
+void Primary::State::use_levels(std::uint32_t replicas) {
+  TL_ASSERT(replicas <= kAckReplicasMax, "more replicas than a write can wait for");
+  while (levels_used < replicas) measure(++levels_used);
+}
+
+// ---- who waits ------------------------------------------------------------------------------------------
+
+Status Primary::wait(Lsn lsn, AckLevel level, Instant deadline, std::uint32_t replicas) {
   State& state = *state_;
-  if (state.reached(lsn, level)) return {};
+  State::Level& counted = state.level_of(replicas);
+  if (state.reached(lsn, level, counted)) return {};
   if (state.closed) return state.unknown();
   FiberWaiter waiter;
   waiter.lsn = lsn;
   waiter.level = level;
+  waiter.replicas = replicas;
   waiter.deadline = Instant::never();  // the queue's own wait has it
   waiter.done = [](AckWaiter& base, Status status) {
     auto& self = static_cast<FiberWaiter&>(base);
     self.outcome = std::move(status);
     self.queue.notify_one();
   };
-  state.waiters_of(level).insert(waiter);
+  counted.waiters(level).insert(waiter);
   const Wakeup wakeup = waiter.queue.wait(deadline);
   // An answer counts even if the deadline woke the fiber first. After it nothing of the primary is touched:
   // it may be what has ended.
   if (waiter.outcome.has_value()) return *std::move(waiter.outcome);
-  state.waiters_of(level).remove(waiter);
+  counted.waiters(level).remove(waiter);
   if (wakeup == Wakeup::cancelled) return ReactorErrc::cancelled;
   return state.unknown();
 }
 
 ReplicationErrc Primary::State::unknown() {
   bump(stats.outcome_unknown);
-  return ReplicationErrc::outcome_unknown;
+  return options.policy == nullptr ? ReplicationErrc::outcome_unknown : options.policy->expired();
 }
 
 void Primary::State::add_waiter(AckWaiter& waiter) {
-  if (reached(waiter.lsn, waiter.level)) return waiter.done(waiter, {});
+  Level& level = level_of(waiter.replicas);
+  if (reached(waiter.lsn, waiter.level, level)) return waiter.done(waiter, {});
   if (closed) return waiter.done(waiter, unknown());
-  waiters_of(waiter.level).insert(waiter);
+  level.waiters(waiter.level).insert(waiter);
   // Deadlines mostly ascend, so the timer seldom moves; when it fires it looks for the next one.
   if (!expiry.armed() || waiter.deadline < expiry.deadline()) reactor.timers().arm(expiry, waiter.deadline);
 }
 
-/// Each call of `done` may add waiters and append; the list is consistent before every call.
+/// Each call of `done` may add waiters and append; the lists are consistent before every call.
 void Primary::State::wake_reached() {
-  set_gauge(stats.received_lsn, received.value);
-  set_gauge(stats.applied_lsn, applied.value);
-  while (AckWaiter* waiter = received_waiters.pop_reached(received)) waiter->done(*waiter, {});
-  while (AckWaiter* waiter = applied_waiters.pop_reached(applied)) waiter->done(*waiter, {});
+  set_gauge(stats.received_lsn, levels[0].received.value);
+  set_gauge(stats.applied_lsn, levels[0].applied.value);
+  const auto wakes_to = [this](Lsn lsn) {
+    return options.policy == nullptr ? lsn : options.policy->wakes_to(lsn);
+  };
+  for (std::uint32_t i = 0; i < levels_used; ++i) {
+    Level& level = levels[i];
+    while (AckWaiter* waiter = level.received_waiters.pop_reached(wakes_to(level.received)))
+      waiter->done(*waiter, {});
+    while (AckWaiter* waiter = level.applied_waiters.pop_reached(wakes_to(level.applied)))
+      waiter->done(*waiter, {});
+  }
 }
 
 void Primary::State::expire_waiters() {
   const Instant now = reactor.now();
   Instant next = Instant::never();
   LsnList<AckWaiter> expired;
-  for (LsnList<AckWaiter>* list : {&received_waiters, &applied_waiters}) {
-    for (AckWaiter* waiter = list->head(); waiter != nullptr;) {
-      AckWaiter* const following = waiter->next;
-      if (waiter->deadline <= now) {
-        list->remove(*waiter);
-        expired.insert(*waiter);
-      } else {
-        next = std::min(next, waiter->deadline);
+  for (Level& level : levels) {
+    for (LsnList<AckWaiter>* list : {&level.received_waiters, &level.applied_waiters}) {
+      for (AckWaiter* waiter = list->head(); waiter != nullptr;) {
+        AckWaiter* const following = waiter->next;
+        if (waiter->deadline <= now) {
+          list->remove(*waiter);
+          expired.insert(*waiter);
+        } else {
+          next = std::min(next, waiter->deadline);
+        }
+        waiter = following;
       }
-      waiter = following;
     }
   }
   if (next != Instant::never()) reactor.timers().arm(expiry, next);
@@ -97,9 +135,9 @@ void Primary::State::expire_waiters() {
 }
 
 void Primary::State::fail_waiters() {
-  for (LsnList<AckWaiter>* list : {&received_waiters, &applied_waiters}) {
-    while (AckWaiter* waiter = list->pop_reached(Lsn{~0ULL})) {
-      waiter->done(*waiter, unknown());
+  for (Level& level : levels) {
+    for (LsnList<AckWaiter>* list : {&level.received_waiters, &level.applied_waiters}) {
+      while (AckWaiter* waiter = list->pop_reached(Lsn{~0ULL})) waiter->done(*waiter, unknown());
     }
   }
   expiry.disarm();

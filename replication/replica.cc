@@ -9,7 +9,6 @@
 namespace tidelock {
 namespace {
 
-std::string milliseconds_text(Duration duration) { return std::to_string(duration.ns / 1'000'000) + " ms"; }
 std::string epoch_text(Epoch epoch) {
   return std::to_string(epoch.counter) + "." + std::to_string(epoch.node);
 }
@@ -18,11 +17,7 @@ std::string epoch_text(Epoch epoch) {
 
 Result<std::unique_ptr<Replica>> Replica::create(Reactor& reactor, Applier& applier,
                                                  const ReplicaOptions& options) {
-  if (options.heartbeat < microseconds(1) || options.link_timeout <= options.heartbeat) {
-    return Error::from_errno(EINVAL, "heartbeat " + milliseconds_text(options.heartbeat) + ", link_timeout " +
-                                         milliseconds_text(options.link_timeout) +
-                                         ": give a heartbeat above 0 and a timeout of several heartbeats");
-  }
+  TL_TRY(check_liveness(options.heartbeat, options.link_timeout));
   std::unique_ptr<Replica> replica(new Replica(std::make_unique<State>(reactor, applier, options)));
   reactor.add_source(*replica);
   return replica;
@@ -51,6 +46,7 @@ bool Replica::heard() const {
 void Replica::on_link_lost(std::function<void(const std::string& reason)> handler) {
   state_->link_lost = std::move(handler);
 }
+bool Replica::takes_snapshots() const { return state_->options.snapshot != nullptr; }
 Lsn Replica::applied_lsn() const { return state_->applied; }
 HistoryId Replica::history() const { return state_->history; }
 Epoch Replica::epoch() const { return state_->epoch; }
@@ -79,8 +75,11 @@ Status Replica::State::attach(std::unique_ptr<Link> next, HistoryId its_history,
   epoch = its_epoch;
   link = std::move(next);
   wakeups_seen = 0;
+  if (options.policy != nullptr) applied = options.policy->resume_from(applied);
   received = received_acknowledged = applied_acknowledged = applied;
-  sent_at = reactor.now();
+  fresh = true;
+  // What it has applied is acknowledged at once: no hello counts.
+  sent_at = reactor.now() + Duration{-options.heartbeat.ns};
   set_gauge(stats.received_lsn, received.value);
   set_gauge(stats.link_up, 1);
   arm_tick();
@@ -103,6 +102,7 @@ void Replica::State::lose_link(bool report) {
   static_cast<void>(apply_deferred(~0ULL));
   assembly = {};
   goodbye = false;
+  abandon_snapshot();
   applier.abandon_fragments();
   heartbeat.disarm();
   set_gauge(stats.link_up, 0);
@@ -140,7 +140,8 @@ Status Replica::State::wait_applied(Lsn lsn, Instant deadline) {
 void Replica::State::publish_applied(Lsn lsn) {
   applied = lsn;
   set_gauge(stats.applied_lsn, lsn.value);
-  while (Waiter* waiter = waiters.pop_reached(lsn)) {
+  const Lsn wakes_to = options.policy != nullptr ? options.policy->wakes_to(lsn) : lsn;
+  while (Waiter* waiter = waiters.pop_reached(wakes_to)) {
     waiter->reached = true;
     waiter->queue.notify_one();
   }

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <tidelock/base/ids.h>
 #include <tidelock/base/result.h>
@@ -17,6 +18,7 @@
 #include <tidelock/reactor/poll_source.h>
 #include <tidelock/reactor/reactor.h>
 #include <tidelock/replication/link.h>
+#include <tidelock/replication/snapshot_target.h>
 
 namespace tidelock {
 
@@ -33,14 +35,24 @@ class Applier {
   virtual void abandon_fragments() = 0;
 };
 
-/// In which order a replica applies and acknowledges. Production has one; tests plant the other to prove that
-/// the verifier sees it.
+/// What a replica applies, and when it says so. Production has one way, these defaults; tests plant others to
+/// prove that the verifier and the simulator see them.
 class ApplyPolicy {
  public:
   virtual ~ApplyPolicy() = default;
   /// How many further turns a received batch waits before it is applied although it was already acknowledged
   /// as applied. 0: apply, then acknowledge.
-  [[nodiscard]] virtual std::uint32_t turns_acknowledged_early() const = 0;
+  [[nodiscard]] virtual std::uint32_t turns_acknowledged_early() const { return 0; }
+  /// True: what a batch's header says is acknowledged as received before its entries are checked.
+  [[nodiscard]] virtual bool acknowledges_unchecked() const { return false; }
+  /// The LSN after which a new link goes on; whoever says hello for it has to claim the same.
+  [[nodiscard]] virtual Lsn resume_from(Lsn applied) const { return applied; }
+  /// True: a commit LSN that a control frame brings counts as applied here.
+  [[nodiscard]] virtual bool believes_notification() const { return false; }
+  /// Up to which LSN those who wait are woken.
+  [[nodiscard]] virtual Lsn wakes_to(Lsn applied) const { return applied; }
+  /// Entries that were checked, before they reach the table.
+  virtual void alter(std::vector<EntryView>& entries) const { static_cast<void>(entries); }
 };
 
 struct ReplicaOptions {
@@ -49,7 +61,8 @@ struct ReplicaOptions {
   Epoch epoch{};  ///< what is below it is refused
   Duration heartbeat = milliseconds(100);
   Duration link_timeout = seconds(3);
-  const ApplyPolicy* policy = nullptr;  ///< null: apply, then acknowledge
+  SnapshotTarget* snapshot = nullptr;   ///< outlives the replica; null: it takes no snapshots
+  const ApplyPolicy* policy = nullptr;  ///< null: production's
 };
 
 struct ReplicaStats {
@@ -57,6 +70,8 @@ struct ReplicaStats {
   std::atomic<std::uint64_t> received_lsn{0}, applied_lsn{0}, commit_lsn{0};
   std::atomic<std::uint64_t> link_up{0};
   std::atomic<std::uint64_t> links_lost{0};
+  std::atomic<std::uint64_t> syncing{0};  ///< 1 while a snapshot is under way
+  std::atomic<std::uint64_t> snapshots{0}, snapshots_broken{0};
   std::atomic<std::uint64_t> peer_wakeups{0};  ///< over all links, lost ones too
 };
 
@@ -70,13 +85,15 @@ class Replica final : public PollSource {
   ~Replica() override;
 
   /// Follows a new link, from applied_lsn() on; `history` and `epoch` are what the primary said in its hello.
-  /// The previous link, if any, is closed. A replica without a history takes the primary's.
+  /// The previous link, if any, is closed. A replica without a history takes the primary's. If the primary's
+  /// log does not reach back so far, a snapshot comes first, and what is here is served until it is whole.
   /// Errors:   wrong_context, old_epoch: the link is closed with that reason
   Status attach(std::unique_ptr<Link> link, HistoryId history, Epoch epoch);
   [[nodiscard]] bool connected() const;
   [[nodiscard]] const Link* link() const;  ///< null: none
   /// True once the link has brought anything: the primary has it on its core, too, and counts this replica.
   [[nodiscard]] bool heard() const;
+  [[nodiscard]] bool takes_snapshots() const;
   /// Called on the loop whenever a link was lost, with the reason; not for one that close() or attach() ends.
   void on_link_lost(std::function<void(const std::string& reason)> handler);
 

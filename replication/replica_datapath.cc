@@ -1,6 +1,7 @@
 // Batches in, acknowledgements out. Nothing that the peer sent is believed before it was checked, and nothing
 // is checked in memory that the peer can still change.
 #include <algorithm>
+#include <utility>
 
 #include "replica_state.h"
 
@@ -49,7 +50,17 @@ std::uint32_t Replica::State::take_controls(std::uint32_t budget) {
       link->close("a control frame of another epoch than the primary's hello");
       break;
     }
+    if (const Status said = check_sender(*frame, NodeRole::primary); !said) {
+      link->close(said.error().message());
+      break;
+    }
+    if (frame->lead) {
+      link->close("the primary asks this replica to lead, and it is in no group");
+      break;
+    }
     commit = std::max(commit, frame->commit_lsn);
+    if (options.policy != nullptr && options.policy->believes_notification() && commit > applied)
+      publish_applied(commit);
     goodbye = goodbye || frame->closing;
   }
   if (taken > 0) set_gauge(stats.commit_lsn, std::min(commit, applied).value);
@@ -68,15 +79,16 @@ std::uint32_t Replica::State::take_batches(std::uint32_t budget) {
     ++taken;
     bytes += batch->payload.size();
     bump(stats.batch_bytes, batch->payload.size());
-    if (const Status accepted = accept_batch(*batch); !accepted) {
-      link->close("batch " + std::to_string(batch->header.sequence) + ": " + accepted.error().message());
+    if (const Status accepted = accept_frame(*batch); !accepted) {
+      link->close("batch " + std::to_string(batch->header.sequence) +
+                  (snapshot.active() ? " of a snapshot: " : ": ") + accepted.error().message());
       break;
     }
     link->release();
     bump(stats.batches);
   }
   if (taken > 0) {
-    set_gauge(stats.received_lsn, received.value);
+    set_gauge(stats.received_lsn, received_here().value);
     set_gauge(stats.commit_lsn, std::min(commit, applied).value);
   }
   // Stopped by the bytes: say that there is more.
@@ -85,9 +97,7 @@ std::uint32_t Replica::State::take_batches(std::uint32_t budget) {
 
 /// The link has checked magic, version, CRC, sequence and context; here is what only the stream knows.
 Status Replica::State::accept_header(const FrameHeader& header) const {
-  if (header.history != history || header.shard != options.shard) return ReplicationErrc::wrong_context;
-  if (header.epoch < epoch) return ReplicationErrc::old_epoch;
-  if (header.epoch > epoch) return Error(ReplicationErrc::malformed, "an epoch that no hello announced");
+  TL_TRY(accept_context(header));
   // Fragments do not count as received before they are whole, so this holds in the midst of them too.
   if (header.first_lsn != received.next()) {
     return Error(ReplicationErrc::gap, "LSN " + std::to_string(header.first_lsn.value) + " after " +
@@ -96,15 +106,30 @@ Status Replica::State::accept_header(const FrameHeader& header) const {
   return {};
 }
 
-Status Replica::State::accept_batch(const Batch& batch) {
-  TL_TRY(accept_header(batch.header));
+Status Replica::State::accept_context(const FrameHeader& header) const {
+  if (header.history != history || header.shard != options.shard) return ReplicationErrc::wrong_context;
+  if (header.epoch < epoch) return ReplicationErrc::old_epoch;
+  if (header.epoch > epoch) return Error(ReplicationErrc::malformed, "an epoch that no hello announced");
+  return {};
+}
+
+Status Replica::State::accept_frame(const Batch& batch) {
   if (batch.payload.size() > kGroupBytesMax) {
     return Error(ReplicationErrc::too_large, "its " + std::to_string(batch.payload.size()) +
                                                  " bytes are more than a group may have, " +
                                                  std::to_string(kGroupBytesMax));
   }
-  const std::uint32_t turns_early =
-      options.policy != nullptr ? options.policy->turns_acknowledged_early() : 0;
+  TL_TRY(batch.header.kind == FrameKind::range ? accept_range(batch) : accept_batch(batch));
+  fresh = false;
+  if (snapshot.complete(received)) finish_snapshot();
+  return {};
+}
+
+Status Replica::State::accept_batch(const Batch& batch) {
+  TL_TRY(accept_header(batch.header));
+  const bool planted = options.policy != nullptr && !snapshot.active();
+  if (planted && options.policy->acknowledges_unchecked()) acknowledge_unchecked(batch.header.last_lsn);
+  const std::uint32_t turns_early = planted ? options.policy->turns_acknowledged_early() : 0;
   checked.clear();
   group_bytes = 0;
   std::size_t whole = 0;  // of `checked`, up to where a group ends
@@ -199,7 +224,12 @@ Status Replica::State::apply_checked(std::size_t count) {
 }
 
 Status Replica::State::apply_slice(std::span<const EntryView> entries) {
-  TL_TRY(applier.apply(entries));
+  if (snapshot.active()) {
+    TL_TRY(snapshot.apply_live(entries));
+    bump(stats.entries, entries.size());
+    return {};
+  }
+  TL_TRY(options.policy == nullptr ? applier.apply(entries) : apply_altered(entries));
   bump(stats.entries, entries.size());
   const EntryView& last = entries.back();
   const bool whole = last.kind != EntryKind::fragment || last.last_fragment();
@@ -208,7 +238,20 @@ Status Replica::State::apply_slice(std::span<const EntryView> entries) {
   return {};
 }
 
-// ---- the planted fault ----------------------------------------------------------------------------------
+// ---- planted faults -------------------------------------------------------------------------------------
+
+Status Replica::State::apply_altered(std::span<const EntryView> entries) {
+  std::vector<EntryView> altered(entries.begin(), entries.end());
+  options.policy->alter(altered);
+  return altered.empty() ? Status() : applier.apply(altered);
+}
+
+void Replica::State::acknowledge_unchecked(Lsn last) {
+  const Lsn checked_to = std::exchange(received, std::max(received, last));
+  set_gauge(stats.received_lsn, received.value);
+  send_ack(false);
+  received = checked_to;
+}
 
 /// Claims the batch as applied and keeps a copy to apply some turns later.
 void Replica::State::defer(Bytes payload, std::uint32_t turns) {
@@ -233,7 +276,8 @@ Status Replica::State::apply_deferred(std::uint64_t turn_limit) {
 void Replica::State::flush() {
   if (!link || link->state() == LinkState::closed) return;
   const bool heartbeat_due = reactor.now() - sent_at >= Duration{options.heartbeat.ns / 2};
-  if (received > received_acknowledged || applied > applied_acknowledged || heartbeat_due) send_ack(false);
+  if (received_here() > received_acknowledged || applied > applied_acknowledged || heartbeat_due)
+    send_ack(false);
   link->flush();
   follow(stats.peer_wakeups, link->counters().peer_wakeups, wakeups_seen);
 }
@@ -244,7 +288,7 @@ void Replica::State::send_ack(bool closing) {
   frame.epoch = epoch;
   frame.shard = options.shard;
   frame.closing = closing;
-  frame.received_lsn = received;
+  frame.received_lsn = received_here();
   frame.applied_lsn = applied;
   const Status sent = link->send_control(frame);
   if (!sent) {
@@ -254,7 +298,7 @@ void Replica::State::send_ack(bool closing) {
     if (!passing) link->close(sent.error().message());
     return;
   }
-  received_acknowledged = received;
+  received_acknowledged = frame.received_lsn;
   applied_acknowledged = applied;
   sent_at = reactor.now();
 }

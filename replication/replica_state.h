@@ -10,10 +10,12 @@
 #include <string>
 #include <vector>
 
+#include <tidelock/base/counter.h>
 #include <tidelock/reactor/timer.h>
 #include <tidelock/replication/replica.h>
+#include <tidelock/replication/snapshot_receiver.h>
 
-#include "counter.h"
+#include "liveness.h"
 #include "lsn_list.h"
 
 namespace tidelock {
@@ -56,6 +58,7 @@ struct Replica::State {
       : reactor(owner),
         applier(target),
         options(chosen),
+        snapshot(chosen.snapshot),
         history(chosen.history),
         epoch(chosen.epoch),
         entry_epoch(chosen.epoch) {
@@ -77,13 +80,25 @@ struct Replica::State {
   std::uint32_t take_controls(std::uint32_t budget);
   std::uint32_t take_batches(std::uint32_t budget);
   Status accept_header(const FrameHeader& header) const;
+  Status accept_context(const FrameHeader& header) const;
   Status accept_batch(const Batch& batch);
+  Status accept_frame(const Batch& batch);
   Bytes own_copy(Bytes payload);
   Status accept_entry(const EntryView& entry, Epoch frame_epoch);
   Status accept_in_group(const EntryView& entry);
   Status accept_fragment(const EntryView& entry);
   Status apply_slice(std::span<const EntryView> entries);
   Status apply_checked(std::size_t count);
+  Status apply_altered(std::span<const EntryView> entries);
+  void acknowledge_unchecked(Lsn last);
+
+  // replica_snapshot.cc
+  Status accept_range(const Batch& batch);
+  Status begin_snapshot(Lsn lsn);
+  void finish_snapshot();
+  void abandon_snapshot();
+  /// What this replica says that it has. While a snapshot is under way that is what it serves.
+  [[nodiscard]] Lsn received_here() const { return snapshot.active() ? applied : received; }
   void defer(Bytes payload, std::uint32_t turns);
   Status apply_deferred(std::uint64_t turn_limit);
   void send_ack(bool closing);
@@ -91,15 +106,18 @@ struct Replica::State {
   Reactor& reactor;
   Applier& applier;
   ReplicaOptions options;
+  SnapshotReceiver snapshot;
   ReplicaStats stats;
   std::unique_ptr<Link> link;
   std::uint64_t wakeups_seen = 0;  ///< of the link's, counted in `stats` already
   std::function<void(const std::string&)> link_lost;
   HistoryId history;
-  Epoch epoch;        ///< of the primary that is followed
-  Epoch entry_epoch;  ///< of the newest entry: the backlog may hold entries of earlier epochs
-  Lsn received{};     ///< checked; the newest that is whole
-  Lsn applied{};      ///< visible
+  Epoch epoch;                 ///< of the primary that is followed
+  Epoch entry_epoch;           ///< of the newest entry: the backlog may hold entries of earlier epochs
+  Epoch entry_epoch_served{};  ///< what it was when the snapshot under way began
+  bool fresh = false;          ///< the link has brought no frame yet
+  Lsn received{};              ///< checked; the newest that is whole; during a snapshot in its shadow
+  Lsn applied{};               ///< visible
   Lsn commit{};
   Assembly assembly;
   bool goodbye = false;  ///< the primary has gone in good order; what it sent before is still taken

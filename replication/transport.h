@@ -61,8 +61,11 @@ class Transport {
                                                        const LinkOptions& options) = 0;
   /// Connects, says hello, takes the answer. Blocks at most `timeout`.
   /// Errors:   refused with both values; peer_busy; deadline_exceeded; what keeps from connecting names the
-  ///           address
+  ///           address; closed after interrupt()
   virtual Result<ConnectedPeer> connect(const std::string& address, const Hello& ours, Duration timeout) = 0;
+  /// From any thread: makes connect() return, now and for good. One that is past what can be cut short still
+  /// returns by its timeout.
+  virtual void interrupt() = 0;
   [[nodiscard]] virtual const char* kind() const = 0;  ///< that of its links
 };
 

@@ -4,7 +4,9 @@
 
 #include <isa-l/crc.h>
 
+#include <tidelock/reactor/header_sum.h>
 #include <tidelock/replication/wire.h>
+#include <tidelock/replication/wire_range.h>
 
 #include "wire_layout.h"
 
@@ -34,13 +36,13 @@ void encode_frame_header(const FrameHeader& header, std::span<std::byte, kFrameH
   store(to + kHistory, header.history.value);
   layout::store_epoch(to + kEpoch, header.epoch);
   store(to + kGeneration, header.generation.value);
-  store(to + kReserved1, std::uint32_t{0});
+  store(to + kKind, static_cast<std::uint32_t>(header.kind));
   store(to + kSequence, header.sequence);
   store(to + kFirstLsn, header.first_lsn.value);
   store(to + kLastLsn, header.last_lsn.value);
   store(to + kCommitLsn, header.commit_lsn.value);
   store(to + kReserved2, std::uint32_t{0});
-  store(to + kCrc, crc32c(0, into.first<kCrc>()));
+  store(to + kSum, header_sum(into.first<kSum>()));
 }
 
 Result<FrameHeader> decode_frame_header(std::span<const std::byte, kFrameHeaderBytes> from,
@@ -50,7 +52,7 @@ Result<FrameHeader> decode_frame_header(std::span<const std::byte, kFrameHeaderB
   if (load<std::uint32_t>(at + kMagic) != layout::kFrameMagic) return ReplicationErrc::bad_magic;
   const auto version = load<std::uint16_t>(at + kVersion);
   if (version < kWireVersionMin || version > kWireVersionMax) return ReplicationErrc::bad_version;
-  if (load<std::uint32_t>(at + kCrc) != crc32c(0, from.first<kCrc>())) return ReplicationErrc::bad_crc;
+  if (load<std::uint32_t>(at + kSum) != header_sum(from.first<kSum>())) return ReplicationErrc::bad_crc;
 
   FrameHeader header;
   header.shard.value = load<std::uint16_t>(at + kShard);
@@ -67,9 +69,16 @@ Result<FrameHeader> decode_frame_header(std::span<const std::byte, kFrameHeaderB
       header.shard != context.shard) {
     return ReplicationErrc::wrong_context;
   }
-  if (load<std::uint32_t>(at + kReserved1) != 0 || load<std::uint32_t>(at + kReserved2) != 0) {
-    return ReplicationErrc::malformed;
+  // The kind and the three zeroes after it at once: of the usual kind all of it is zero.
+  const auto kind = load<std::uint32_t>(at + kKind);
+  if (kind != 0) {
+    if (kind != static_cast<std::uint32_t>(FrameKind::range)) return ReplicationErrc::malformed;
+    header.kind = FrameKind::range;
+    if (header.first_lsn != header.last_lsn || header.payload_bytes < kRangeHeaderBytes) {
+      return ReplicationErrc::bad_length;
+    }
   }
+  if (load<std::uint32_t>(at + kReserved2) != 0) return ReplicationErrc::malformed;
   // The LSNs of a batch ascend by at most one an entry (fragments share theirs).
   const bool lengths_agree = header.payload_bytes % kEntryAlignment == 0 && header.entries > 0 &&
                              header.payload_bytes / kEntryHeaderBytes >= header.entries &&
@@ -85,7 +94,9 @@ void encode_control(const ControlFrame& frame, std::span<std::byte, kControlFram
   static_assert(kWireVersionMax <= 255, "a control frame has one byte for the version");
   store(to + kMagic, layout::kControlMagic);
   store(to + kVersion, static_cast<std::uint8_t>(kWireVersionMax));
-  store(to + kFlags, frame.closing ? kClosingFlag : std::uint8_t{0});
+  store(to + kFlags,
+        static_cast<std::uint8_t>((frame.closing ? kClosingFlag : 0) | (frame.lead ? kLeadFlag : 0) |
+                                  (frame.whole ? kWholeFlag : 0)));
   store(to + kShard, frame.shard.value);
   store(to + kHistory, frame.history.value);
   layout::store_epoch(to + kEpoch, frame.epoch);
@@ -94,7 +105,7 @@ void encode_control(const ControlFrame& frame, std::span<std::byte, kControlFram
   store(to + kAppliedLsn, frame.applied_lsn.value);
   store(to + kCommitLsn, frame.commit_lsn.value);
   store(to + kGeneration, frame.generation.value);
-  store(to + kCrc, crc32c(0, into.first<kCrc>()));
+  store(to + kSum, header_sum(into.first<kSum>()));
 }
 
 Result<ControlFrame> decode_control(std::span<const std::byte, kControlFrameBytes> from,
@@ -104,7 +115,7 @@ Result<ControlFrame> decode_control(std::span<const std::byte, kControlFrameByte
   if (load<std::uint32_t>(at + kMagic) != layout::kControlMagic) return ReplicationErrc::bad_magic;
   const auto version = load<std::uint8_t>(at + kVersion);
   if (version < kWireVersionMin || version > kWireVersionMax) return ReplicationErrc::bad_version;
-  if (load<std::uint32_t>(at + kCrc) != crc32c(0, from.first<kCrc>())) return ReplicationErrc::bad_crc;
+  if (load<std::uint32_t>(at + kSum) != header_sum(from.first<kSum>())) return ReplicationErrc::bad_crc;
 
   const auto flags = load<std::uint8_t>(at + kFlags);
   ControlFrame frame;
@@ -113,6 +124,8 @@ Result<ControlFrame> decode_control(std::span<const std::byte, kControlFrameByte
   frame.epoch = layout::load_epoch(at + kEpoch);
   frame.generation.value = load<std::uint32_t>(at + kGeneration);
   frame.closing = (flags & kClosingFlag) != 0;
+  frame.lead = (flags & kLeadFlag) != 0;
+  frame.whole = (flags & kWholeFlag) != 0;
   frame.sequence = load<std::uint64_t>(at + kSequence);
   frame.received_lsn.value = load<std::uint64_t>(at + kReceivedLsn);
   frame.applied_lsn.value = load<std::uint64_t>(at + kAppliedLsn);
@@ -121,8 +134,19 @@ Result<ControlFrame> decode_control(std::span<const std::byte, kControlFrameByte
       frame.shard != context.shard) {
     return ReplicationErrc::wrong_context;
   }
-  if ((flags & ~unsigned{kClosingFlag}) != 0) return ReplicationErrc::malformed;
+  if ((flags & ~(kClosingFlag | kLeadFlag | kWholeFlag)) != 0) return ReplicationErrc::malformed;
   return frame;
+}
+
+Status check_sender(const ControlFrame& frame, NodeRole sender) {
+  if (sender == NodeRole::replica) {
+    if (frame.lead) return Error(ReplicationErrc::malformed, "a replica that asks its primary to lead");
+  } else if (frame.whole || frame.applied_lsn != Lsn{}) {
+    return Error(ReplicationErrc::malformed, "an acknowledgement by a primary or candidate");
+  } else if (frame.lead && sender == NodeRole::candidate) {
+    return Error(ReplicationErrc::malformed, "a candidate that asks others to lead");
+  }
+  return {};
 }
 
 }  // namespace tidelock

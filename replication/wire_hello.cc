@@ -21,6 +21,53 @@ std::string range(std::uint64_t packed) {
 
 constexpr std::uint32_t kShardCountMax = 256;
 
+std::string epoch_text_of(std::uint64_t value) {
+  const Epoch epoch = epoch_of_value(value);
+  return std::to_string(epoch.counter) + "." + std::to_string(epoch.node);
+}
+
+std::uint8_t packed(const HelloFlags& flags) {
+  using namespace layout::hello;
+  return static_cast<std::uint8_t>((flags.memory ? kMemoryFlag : 0) | (flags.promise ? kPromiseFlag : 0) |
+                                   (flags.fetch ? kFetchFlag : 0) | (flags.snapshot ? kSnapshotFlag : 0) |
+                                   (flags.released ? kReleasedFlag : 0) |
+                                   (flags.founding ? kFoundingFlag : 0));
+}
+
+HelloFlags unpacked(std::uint8_t bits) {
+  using namespace layout::hello;
+  HelloFlags flags;
+  flags.memory = (bits & kMemoryFlag) != 0;
+  flags.promise = (bits & kPromiseFlag) != 0;
+  flags.fetch = (bits & kFetchFlag) != 0;
+  flags.snapshot = (bits & kSnapshotFlag) != 0;
+  flags.released = (bits & kReleasedFlag) != 0;
+  flags.founding = (bits & kFoundingFlag) != 0;
+  return flags;
+}
+
+/// What a role says at all.
+std::uint8_t flags_said_by(NodeRole role) {
+  using namespace layout::hello;
+  switch (role) {
+    case NodeRole::primary:
+      return kMemoryFlag | kSnapshotFlag;
+    case NodeRole::replica:
+      return kMemoryFlag | kPromiseFlag | kSnapshotFlag | kFoundingFlag;
+    case NodeRole::candidate:
+      return kMemoryFlag | kPromiseFlag | kFetchFlag | kReleasedFlag | kFoundingFlag;
+  }
+  return 0;
+}
+
+/// Epochs and LSNs that can be of one log. A node in no group says nothing of them but its last LSN.
+bool line_fields_agree(const Hello& hello) {
+  if (hello.last_epoch == Epoch{} && hello.commit_epoch != Epoch{}) return false;
+  if (hello.last_epoch != Epoch{} && hello.last_lsn == Lsn{}) return false;
+  if ((hello.commit_epoch == Epoch{}) != (hello.commit_lsn == Lsn{})) return false;
+  return hello.commit_lsn <= hello.last_lsn && hello.commit_epoch <= hello.last_epoch;
+}
+
 }  // namespace
 
 void encode_hello(const Hello& hello, std::span<std::byte, kHelloBytes> into) {
@@ -32,6 +79,8 @@ void encode_hello(const Hello& hello, std::span<std::byte, kHelloBytes> into) {
   store(to + kVersionMax, hello.version_max);
   store(to + kLength, kHelloBytes);
   store(to + kRole, static_cast<std::uint8_t>(hello.role));
+  store(to + kFlags, packed(hello.flags));
+  store(to + kC, hello.c);
   store(to + kNode, hello.node);
   store(to + kShard, hello.shard.value);
   store(to + kShardCount, hello.shard_count);
@@ -39,11 +88,15 @@ void encode_hello(const Hello& hello, std::span<std::byte, kHelloBytes> into) {
   store(to + kRoutingSeed, hello.routing_seed);
   layout::store_epoch(to + kEpoch, hello.epoch);
   store(to + kGeneration, hello.generation.value);
+  store(to + kGroupSum, hello.group_sum);
   store(to + kLastLsn, hello.last_lsn.value);
   store(to + kFirstLsn, hello.first_lsn.value);
   store(to + kRingBytes, hello.ring_bytes);
   store(to + kKeyLimit, hello.key_bytes_max);
   store(to + kValueLimit, hello.value_bytes_max);
+  layout::store_epoch(to + kLastEpoch, hello.last_epoch);
+  layout::store_epoch(to + kCommitEpoch, hello.commit_epoch);
+  store(to + kCommitLsn, hello.commit_lsn.value);
   store(to + kCrc, crc32c(0, into.first<kCrc>()));
 }
 
@@ -69,7 +122,10 @@ Result<Hello> decode_hello(Bytes from) {
   if (load<std::uint32_t>(at + kCrc) != crc32c(0, from.first(kCrc))) return ReplicationErrc::bad_crc;
 
   const auto role = load<std::uint8_t>(at + kRole);
+  const auto flags = load<std::uint8_t>(at + kFlags);
   hello.role = static_cast<NodeRole>(role);
+  hello.flags = unpacked(flags);
+  hello.c = load<std::uint16_t>(at + kC);
   hello.node = load<std::uint32_t>(at + kNode);
   hello.shard.value = load<std::uint16_t>(at + kShard);
   hello.shard_count = load<std::uint16_t>(at + kShardCount);
@@ -77,17 +133,22 @@ Result<Hello> decode_hello(Bytes from) {
   hello.routing_seed = load<std::uint64_t>(at + kRoutingSeed);
   hello.epoch = layout::load_epoch(at + kEpoch);
   hello.generation.value = load<std::uint32_t>(at + kGeneration);
+  hello.group_sum = load<std::uint32_t>(at + kGroupSum);
   hello.last_lsn.value = load<std::uint64_t>(at + kLastLsn);
   hello.first_lsn.value = load<std::uint64_t>(at + kFirstLsn);
   hello.ring_bytes = load<std::uint64_t>(at + kRingBytes);
   hello.key_bytes_max = load<std::uint32_t>(at + kKeyLimit);
   hello.value_bytes_max = load<std::uint32_t>(at + kValueLimit);
-  const bool reserved_zero = all_zero(from.subspan(kReserved1, kNode - kReserved1)) &&
-                             all_zero(from.subspan(kReserved2, kLastLsn - kReserved2)) &&
-                             all_zero(from.subspan(kReserved3, kCrc - kReserved3));
-  const bool fields_legal = (role == 1 || role == 2) && hello.shard_count >= 1 &&
+  hello.last_epoch = layout::load_epoch(at + kLastEpoch);
+  hello.commit_epoch = layout::load_epoch(at + kCommitEpoch);
+  hello.commit_lsn.value = load<std::uint64_t>(at + kCommitLsn);
+  const bool reserved_zero = all_zero(from.subspan(kReserved, kCrc - kReserved));
+  const bool fields_legal = role >= 1 && role <= 3 && hello.shard_count >= 1 &&
                             hello.shard_count <= kShardCountMax && hello.shard.value < hello.shard_count;
   if (!reserved_zero || !fields_legal) return ReplicationErrc::malformed;
+  if ((flags & ~flags_said_by(hello.role)) != 0 || !line_fields_agree(hello)) {
+    return ReplicationErrc::malformed;
+  }
   return hello;
 }
 
@@ -133,7 +194,7 @@ std::string describe(const Refusal& refusal) {
              ": upgrade the older node";
     case RefusalReason::role:
       return "the peer's role is " + ours + ", this node's " + theirs +
-             " (1 primary, 2 replica): a replica connects to a primary";
+             " (1 primary, 2 replica, 3 candidate): a replica connects to a primary";
     case RefusalReason::shard_count:
       return "the peer has " + ours + " shards, this node " + theirs +
              ": start both with the same number of shards";
@@ -149,13 +210,36 @@ std::string describe(const Refusal& refusal) {
     case RefusalReason::limits:
       return "the peer's limit is " + ours + " bytes, this node's " + theirs + ": give both the same limits";
     case RefusalReason::busy:
-      return "the peer's core of shard " + theirs + " did not answer within " + ours + " ms: retry later";
+      if (refusal.ours == 0) {
+        return "the peer has a link of a node with this number for shard " + theirs +
+               " that is not gone yet: retry later, and give each node a number of its own";
+      }
+      return "the peer cannot take shard " + theirs + " now (" + ours +
+             " ms: it waited so long for its core, or its next snapshot waits): retry later";
     case RefusalReason::malformed:
       return "the peer could not read this node's hello (it expected " + ours + ", found " + theirs +
              "): check that the address is a tidelock node's";
     case RefusalReason::credentials:
       return "the peer runs as user " + ours + ", this node as user " + theirs +
              ": run both as the same user";
+    case RefusalReason::group:
+      return "the peer's group has the sum " + ours + ", this node's " + theirs +
+             ": give all nodes the same list, lease and largest group";
+    case RefusalReason::promised:
+      return "the peer has promised epoch " + epoch_text_of(refusal.ours) + ", this node says " +
+             epoch_text_of(refusal.theirs) + ": follow the newest epoch, or ask for a higher one";
+    case RefusalReason::no_memory:
+      return "the peer (its value " + ours + ", ours " + theirs +
+             ") was restarted and does not know yet what it had promised: retry later";
+    case RefusalReason::lease:
+      return "the peer granted a lease that runs for " + ours + " ms more (this node's value " + theirs +
+             "): retry then";
+    case RefusalReason::not_primary:
+      return "the peer is no primary and has promised epoch " + epoch_text_of(refusal.ours) +
+             ", this node says " + epoch_text_of(refusal.theirs) + ": connect to that epoch's primary";
+    case RefusalReason::diverged:
+      return "what the peer has (LSN " + ours + ") and what this node has (LSN " + theirs +
+             ") were both committed and contradict each other: one of them was forced";
   }
   return "the peer refused for reason " + std::to_string(static_cast<unsigned>(refusal.reason)) +
          " (its value " + ours + ", ours " + theirs +

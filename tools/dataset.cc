@@ -222,4 +222,10 @@ Result<Dataset> Dataset::map(int fd) {
   return dataset;
 }
 
+std::uint64_t Dataset::bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Record& record : records_) bytes += record.key.size() + record.value.size();
+  return bytes;
+}
+
 }  // namespace tidelock::tools

@@ -38,6 +38,8 @@ class Dataset {
   [[nodiscard]] Result<FileHandle> share() const;
 
   [[nodiscard]] const std::vector<Record>& records() const { return records_; }
+  /// Of all keys and values.
+  [[nodiscard]] std::uint64_t bytes() const;
   /// Keys that came more than once; the last one won.
   [[nodiscard]] std::uint64_t duplicates() const { return duplicates_; }
   [[nodiscard]] const std::string& name() const { return name_; }

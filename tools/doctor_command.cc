@@ -19,6 +19,7 @@
 #include "doctor_report.h"
 #include "doctor_uring.h"
 #include "exit_code.h"
+#include "say.h"
 
 namespace tidelock::tools {
 namespace {
@@ -111,9 +112,8 @@ int doctor_command(DoctorOptions options) {
   const std::string text =
       options.json ? to_json(report).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
                    : to_text(report);
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
-    fmt::print(stderr, "tidelock doctor: cannot write to standard output: {}\n", std::strerror(errno));
-    return kExitUsage;
+  if (!print_result(text)) {
+    return fail("doctor", std::string("cannot write to standard output: ") + std::strerror(errno));
   }
   return exit_code_of(report.checks);
 }

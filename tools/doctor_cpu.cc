@@ -22,36 +22,64 @@ std::vector<std::string_view> split(std::string_view text, char at) {
   return pieces;
 }
 
-std::optional<double> share(std::optional<std::uint64_t> quota, std::optional<std::uint64_t> period) {
-  if (!quota || !period || *quota == 0 || *period == 0) return {};
-  return static_cast<double>(*quota) / static_cast<double>(*period);
+/// What control groups say, together: the least of their limits.
+struct Said {
+  std::optional<double> cpus;
+  bool something = false;  ///< at least that there is no limit
+  bool nonsense = false;
+
+  void add(const Said& other) {
+    if (other.cpus && (!cpus || *other.cpus < *cpus)) cpus = other.cpus;
+    something = something || other.something;
+    nonsense = nonsense || other.nonsense;
+  }
+};
+
+/// A file that is there; `unlimited` is its word for no limit.
+Said said_by(std::string_view quota, std::string_view period, std::string_view unlimited) {
+  const auto allowed = to_number(quota);
+  const auto of = to_number(period);
+  Said said;
+  said.nonsense = !of || *of == 0 || (quota != unlimited && (!allowed || *allowed == 0));
+  if (said.nonsense) return said;
+  said.something = true;
+  if (quota != unlimited) said.cpus = static_cast<double>(*allowed) / static_cast<double>(*of);
+  return said;
 }
 
 /// "max 100000" or "150000 100000" (cgroup-v2.rst).
-std::optional<double> quota_v2(const SystemFiles& files, const std::string& group) {
-  const auto line = files.line("sys/fs/cgroup" + group + "/cpu.max");
-  if (!line) return {};
-  const auto fields = split(*line, ' ');
-  return fields.size() == 2 ? share(to_number(fields[0]), to_number(fields[1])) : std::nullopt;
+Said quota_v2(const SystemFiles& files, const std::string& folder) {
+  const std::string path = folder + "/cpu.max";
+  if (!files.exists(path)) return {};
+  const std::string line = files.line(path).value_or("");
+  const auto fields = split(line, ' ');
+  if (fields.size() == 2) return said_by(fields[0], fields[1], "max");
+  Said said;
+  said.nonsense = true;
+  return said;
 }
 
 /// -1 for none.
-std::optional<double> quota_v1(const SystemFiles& files, const std::string& group) {
-  const std::string folder = "sys/fs/cgroup/cpu" + group;
-  return share(files.number(folder + "/cpu.cfs_quota_us"), files.number(folder + "/cpu.cfs_period_us"));
+Said quota_v1(const SystemFiles& files, const std::string& folder) {
+  const std::string path = folder + "/cpu.cfs_quota_us";
+  if (!files.exists(path)) return {};
+  return said_by(files.line(path).value_or(""), files.line(folder + "/cpu.cfs_period_us").value_or(""), "-1");
 }
 
-/// The least of a group's and all that it is in.
+/// Of a group and all that it is in. `mark`: a file or folder that shows that the hierarchy is at `root`.
 template <class Quota>
-std::optional<double> least_on_path(const SystemFiles& files, std::string group, Quota quota) {
+Said said_on_path(const SystemFiles& files, const std::string& root, const std::string& mark,
+                  std::string group, Quota quota) {
+  Said said;
   // Seen from another namespace: only the root is ours to look at.
-  if (group.find("..") != std::string::npos) group.clear();
-  std::optional<double> least;
+  const bool elsewhere = group.find("..") != std::string::npos;
+  if (elsewhere) group.clear();
+  // The kernel shows a group without a file for a limit that it does not have there.
+  said.something = !elsewhere && files.exists(root + mark) && files.exists(root + group);
   for (;;) {
     if (group == "/") group.clear();
-    const auto here = quota(files, group);
-    if (here && (!least || *here < *least)) least = here;
-    if (group.empty()) return least;
+    said.add(quota(files, root + group));
+    if (group.empty()) return said;
     group.resize(std::min(group.rfind('/'), group.size() - 1));
   }
 }
@@ -84,11 +112,14 @@ Check check_quota(const SystemFiles& files, const DoctorNeeds& needs) {
   const char* const name = "cpu quota";
   const char* const why =
       "a spinning reactor uses its CPU whole; beyond the quota the kernel stops it for milliseconds";
-  const auto cpus = cgroup_cpus(files);
-  if (!cpus && !files.exists("proc/self/cgroup")) return unknown(name, "no /proc/self/cgroup", why);
-  if (!cpus) return good(name, "none", why);
-  const std::string value = fmt::format("{:.2f} CPUs for {}", *cpus, counted(needs.shards, "shard"));
-  if (*cpus >= needs.shards) return good(name, value, why);
+  if (!files.exists("proc/self/cgroup")) return unknown(name, "no /proc/self/cgroup", why);
+  const CpuQuota quota = cgroup_quota(files);
+  const bool low = quota.cpus && *quota.cpus < needs.shards;
+  if (!quota.known && !low)
+    return unknown(name, "/sys/fs/cgroup does not say for the groups in /proc/self/cgroup", why);
+  if (!quota.cpus) return good(name, "none", why);
+  const std::string value = fmt::format("{:.2f} CPUs for {}", *quota.cpus, counted(needs.shards, "shard"));
+  if (!low) return good(name, value, why);
   return {name, CheckStatus::warning, value, why,
           fmt::format("docker update --cpus {0} CONTAINER  # or systemctl set-property UNIT CPUQuota={0}00%",
                       needs.shards)};
@@ -138,23 +169,28 @@ Check check_siblings(const SystemFiles& files, const std::vector<std::uint32_t>&
 
 }  // namespace
 
-std::optional<double> cgroup_cpus(const SystemFiles& files) {
-  const auto groups = files.text("proc/self/cgroup");
-  if (!groups) return {};
-  std::optional<double> least;
-  for (const std::string_view row : split(*groups, '\n')) {
+CpuQuota cgroup_quota(const SystemFiles& files) {
+  const std::string groups = files.text("proc/self/cgroup").value_or("");
+  const std::string root = "sys/fs/cgroup";
+  Said unified, by_cpu;
+  bool has_cpu = false;
+  for (const std::string_view row : split(groups, '\n')) {
     const auto fields = split(row, ':');
-    if (fields.size() != 3 || fields[2].size() > 4096) continue;
+    if (fields.size() != 3 || !fields[2].starts_with('/') || fields[2].size() > 4096) continue;
     const auto controllers = split(fields[1], ',');
-    std::optional<double> here;
+    const std::string group(fields[2]);
     if (fields[1].empty()) {
-      here = least_on_path(files, std::string(fields[2]), quota_v2);
+      unified = said_on_path(files, root, "/cgroup.controllers", group, quota_v2);
     } else if (std::find(controllers.begin(), controllers.end(), "cpu") != controllers.end()) {
-      here = least_on_path(files, std::string(fields[2]), quota_v1);
+      has_cpu = true;
+      by_cpu = said_on_path(files, root + "/cpu", "", group, quota_v1);
     }
-    if (here && (!least || *here < *least)) least = here;
   }
-  return least;
+  // The controller is in one hierarchy. Whatever the other says counts, but it need not say anything.
+  const bool something = has_cpu ? by_cpu.something : unified.something;
+  Said all = unified;
+  all.add(by_cpu);
+  return {all.cpus, something && !all.nonsense};
 }
 
 Checks check_cpus(const SystemFiles& files, const std::vector<std::uint32_t>& usable,

@@ -11,9 +11,12 @@
 
 namespace tidelock::tools {
 
-/// CPUs' worth of time that the control groups of this process give it; none if they do not limit it, or do
-/// not say.
-std::optional<double> cgroup_cpus(const SystemFiles& files);
+struct CpuQuota {
+  std::optional<double> cpus;  ///< the least limit that was found
+  bool known = false;          ///< there is no other that was not to be seen or to be understood
+};
+/// CPUs' worth of time that the control groups of this process give it.
+CpuQuota cgroup_quota(const SystemFiles& files);
 
 /// `usable`: usable_cpus(). `needs.shards` is known by now.
 Checks check_cpus(const SystemFiles& files, const std::vector<std::uint32_t>& usable,

@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "@tidelock-inspect-";
 constexpr std::size_t kAnswerBytesMax = 16 << 20;
-constexpr Duration kPatience = seconds(10);
+constexpr Duration kAnswerPatience = seconds(10);
 
 Result<FileHandle> connect_to(const std::string& path) {
   sockaddr_un address{};
@@ -60,7 +60,7 @@ Result<FileHandle> connect_to(const std::string& path) {
 Result<std::string> read_line(int fd, const std::string& path) {
   std::string line;
   std::array<char, 65'536> bytes;
-  const Instant deadline = SystemClock().now() + kPatience;
+  const Instant deadline = SystemClock().now() + kAnswerPatience;
   while (SystemClock().now() < deadline && line.size() < kAnswerBytesMax) {
     pollfd entry{fd, POLLIN, 0};
     if (::poll(&entry, 1, 100) < 0 && errno == EINTR)

@@ -23,13 +23,8 @@ namespace {
 
 volatile std::sig_atomic_t ended = 0;  ///< the exit status that goes with the signal
 
-int fail(const std::string& text) {
-  say("tidelock link: " + text + "\n");
-  return kExitUsage;
-}
-
 /// Ctrl-C is how one leaves a watch: there it is no failure.
-void take_signals() {
+void end_on_signals() {
   struct sigaction action {};
   action.sa_handler = [](int signal) { ended = signal == SIGINT ? kExitInterrupted : kExitTerminated; };
   ::sigaction(SIGINT, &action, nullptr);
@@ -52,10 +47,6 @@ Result<std::vector<nlohmann::json>> ask(const LinkCommandOptions& options) {
   return Error::from_errno(ESRCH,
                            "no node of this user runs here: start one (tidelock run), or name the socket "
                            "of an engine (--at, its Options::inspect)");
-}
-
-bool print(const std::string& text) {
-  return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
 }
 
 void sleep_for(double seconds) {
@@ -82,7 +73,7 @@ CLI::App* add_link_command(CLI::App& app, LinkCommandOptions& options) {
 }
 
 int link_command(const LinkCommandOptions& options) {
-  take_signals();
+  end_on_signals();
   using Clock = std::chrono::steady_clock;
   const bool clear = ::isatty(STDOUT_FILENO) != 0 && !options.json && options.watch > 0;
   std::vector<nlohmann::json> before;
@@ -91,7 +82,7 @@ int link_command(const LinkCommandOptions& options) {
     auto nodes = ask(options);
     if (ended != 0) break;
     if (!nodes && !first) return kExitOk;  // it was there, and has ended
-    if (!nodes) return fail(nodes.error().message());
+    if (!nodes) return fail("link", nodes.error());
     const auto now = Clock::now();
     const double since = first ? 0 : std::chrono::duration<double>(now - before_at).count();
     auto text = options.json
@@ -99,11 +90,12 @@ int link_command(const LinkCommandOptions& options) {
                                               -1, ' ', false, nlohmann::json::error_handler_t::replace) +
                                           "\n")
                     : format_links(*nodes, before, since);
-    if (!text) return fail(text.error().message());
-    if (!print((clear ? "\033[H\033[J" : first || options.json ? "" : "\n") + *text)) {
+    if (!text) return fail("link", text.error());
+    if (!print_result((clear ? "\033[H\033[J" : first || options.json ? "" : "\n") + *text)) {
       // A reader that has seen enough is no failure.
-      return errno == EPIPE ? kExitOk
-                            : fail(std::string("cannot write to standard output: ") + std::strerror(errno));
+      return errno == EPIPE
+                 ? kExitOk
+                 : fail("link", std::string("cannot write to standard output: ") + std::strerror(errno));
     }
     if (options.watch <= 0) return kExitOk;
     before = *std::move(nodes);

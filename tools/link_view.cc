@@ -35,7 +35,7 @@ std::string readable_age(std::uint64_t ns) {
   return fmt::format("{} min", ns / 60'000'000'000);
 }
 
-std::string printable(std::string text) {
+std::string one_line(std::string text) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
   }
@@ -43,7 +43,7 @@ std::string printable(std::string text) {
 }
 
 std::string text_of(const nlohmann::json& json, const char* name) {
-  return printable(json.at(name).get<std::string>());
+  return one_line(json.at(name).get<std::string>());
 }
 
 std::uint64_t number_of(const nlohmann::json& json, const char* name) {

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include <tidelock/base/counter.h>
 #include <tidelock/reactor/fiber.h>
 #include <tidelock/reactor/reactor.h>
 #include <tidelock/replication/wire.h>
@@ -18,10 +19,6 @@ constexpr Duration kRefusedPause = milliseconds(1);
 /// state that it must not show any more could still be there.
 constexpr std::size_t kReceiptsAhead = 1024;
 constexpr Duration kVerifierPause = microseconds(20);
-
-void add(std::atomic<std::uint64_t>& counter) {
-  counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-}
 
 }  // namespace
 
@@ -65,7 +62,7 @@ Status ShardLoad::start_driving() {
 void ShardLoad::load_fiber(std::uint32_t) {
   while (next_key_ < keys_.size() && !stop_.load(std::memory_order_relaxed)) {
     const std::uint32_t key_index = keys_[next_key_++];
-    if (put(key_index, dataset_.records()[key_index].value)) add(counters_.loaded);
+    if (put(key_index, dataset_.records()[key_index].value)) bump(counters_.loaded);
   }
 }
 
@@ -80,8 +77,8 @@ void ShardLoad::drive_fiber(std::uint32_t fiber) {
   while (!stop_.load(std::memory_order_relaxed)) {
     const std::uint32_t key_index = keys_[chooser.next()];
     if (random.unit() < run_.read_ratio) {
-      if (!engine_.get(dataset_.records()[key_index].key, read_buffer)) add(counters_.failed);
-      add(counters_.reads);
+      if (!engine_.get(dataset_.records()[key_index].key, read_buffer)) bump(counters_.failed);
+      bump(counters_.reads);
       if (++reads % kReadsPerTurn == 0) this_fiber::yield();
       continue;
     }
@@ -91,7 +88,7 @@ void ShardLoad::drive_fiber(std::uint32_t fiber) {
     const Instant start = clock.now();
     if (put(key_index, value)) {
       ack_latency_.record(static_cast<std::uint64_t>((clock.now() - start).ns));
-      add(counters_.writes);
+      bump(counters_.writes);
     } else {
       this_fiber::sleep_for(kRefusedPause);
     }
@@ -107,7 +104,7 @@ bool ShardLoad::put(std::uint32_t key_index, std::string_view value) {
   keep_step_with_verifier();
   const ReceiptNote note{receipt->lsn.value, receipt->history,           receipt->epoch,
                          key_index,          crc32c(0, as_bytes(value)), engine_.reactor(shard_).now()};
-  add(receipts_.push(note) ? counters_.receipts : counters_.receipts_skipped);
+  bump(receipts_.push(note) ? counters_.receipts : counters_.receipts_skipped);
   return true;
 }
 
@@ -121,7 +118,7 @@ void ShardLoad::keep_step_with_verifier() {
 }
 
 void ShardLoad::note_failure(const Error& error) {
-  add(counters_.failed);
+  bump(counters_.failed);
   const std::lock_guard lock(error_mutex_);
   if (first_error_.empty()) first_error_ = error.message();
 }

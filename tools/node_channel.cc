@@ -44,12 +44,12 @@ Result<std::optional<nlohmann::json>> NodeChannel::receive(Duration timeout) {
   pollfd entry{socket_.get(), POLLIN, 0};
   const int ready = ::poll(&entry, 1, static_cast<int>(timeout.ns / 1'000'000));
   if (ready == 0 || (ready < 0 && errno == EINTR)) return std::optional<nlohmann::json>();
-  std::string text(kPacketBytes, '\0');
-  const ssize_t count = ::recv(socket_.get(), text.data(), text.size(), MSG_DONTWAIT);
+  arriving_.resize(kPacketBytes);
+  const ssize_t count = ::recv(socket_.get(), arriving_.data(), arriving_.size(), MSG_DONTWAIT);
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return std::optional<nlohmann::json>();
   if (count <= 0) return Error::from_errno(count < 0 ? errno : ECONNRESET, "the other process is gone");
-  text.resize(static_cast<std::size_t>(count));
-  nlohmann::json message = nlohmann::json::parse(text, nullptr, false);
+  const char* const text = arriving_.data();
+  nlohmann::json message = nlohmann::json::parse(text, text + count, nullptr, false);
   if (message.is_discarded()) return Error::from_errno(EBADMSG, "the other process sent no JSON");
   return std::optional<nlohmann::json>(std::move(message));
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -14,6 +15,9 @@
 #include "file_handle.h"
 
 namespace tidelock::tools {
+
+/// How long a node waits for a command before it looks at its own work.
+inline constexpr Duration kNodeTick = milliseconds(100);
 
 class NodeChannel {
  public:
@@ -29,6 +33,8 @@ class NodeChannel {
 
  private:
   FileHandle socket_;
+  std::string
+      arriving_;  ///< room for the largest packet, made once: clearing 4 MiB a message is not for nothing
 };
 
 }  // namespace tidelock::tools

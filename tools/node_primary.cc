@@ -17,7 +17,6 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-constexpr Duration kTick = milliseconds(100);
 /// How long the replica may take to apply what the load has left behind.
 constexpr auto kLevelTime = std::chrono::seconds(60);
 
@@ -73,7 +72,7 @@ class PrimaryNode {
       return true;
     };
     while (!all_finished()) {
-      TL_TRY(auto message, parent_.receive(kTick));
+      TL_TRY(auto message, parent_.receive(kNodeTick));
       if (message && message->value("command", "") == "stop") stopping_ = true;
       if (stopping_ || SteadyClock::now() >= end) {
         for (auto& load : loads_) load->stop();
@@ -87,7 +86,7 @@ class PrimaryNode {
   Status await_command(const char* name) {
     const auto deadline = SteadyClock::now() + std::chrono::minutes(5);
     while (SteadyClock::now() < deadline) {
-      TL_TRY(auto message, parent_.receive(kTick));
+      TL_TRY(auto message, parent_.receive(kNodeTick));
       TL_TRY(events_.forward(*engine_, parent_));
       if (!message) continue;
       if (message->value("command", "") == "stop") stopping_ = true;

@@ -17,7 +17,6 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-constexpr Duration kTick = milliseconds(100);
 /// How long a replica may take to reach the primary's last LSN and to check what is queued.
 constexpr auto kFinishTime = std::chrono::seconds(60);
 
@@ -59,7 +58,7 @@ class ReplicaNode {
 
   Result<nlohmann::json> await_command(const char* name) {
     while (true) {
-      TL_TRY(auto message, parent_.receive(kTick));
+      TL_TRY(auto message, parent_.receive(kNodeTick));
       TL_TRY(events_.forward(*engine_, parent_));
       if (message && message->value("command", "") == name) return std::move(*message);
       TL_TRY(parent_.send(progress()));

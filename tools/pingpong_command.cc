@@ -3,7 +3,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
+#include <cstring>
 #include <map>
 #include <thread>
 #include <unistd.h>
@@ -18,43 +18,18 @@
 #include "exit_code.h"
 #include "pingpong_course.h"
 #include "pingpong_report.h"
+#include "say.h"
+#include "stop_signals.h"
 
 namespace tidelock::tools {
 namespace {
 
-constexpr Duration kJobTimeout = seconds(30);
 constexpr auto kLook = std::chrono::milliseconds(20);
 constexpr auto kProgressEvery = std::chrono::seconds(1);
 
-std::atomic<bool> stopped{false};
-volatile std::sig_atomic_t signal_number = 0;
-
-/// The first asks for the partial result, the second ends the process.
-void take_signals() {
-  struct sigaction action {};
-  action.sa_handler = [](int number) {
-    signal_number = number;
-    stopped.store(true, std::memory_order_relaxed);
-  };
-  action.sa_flags = static_cast<int>(SA_RESETHAND);
-  ::sigaction(SIGINT, &action, nullptr);
-  ::sigaction(SIGTERM, &action, nullptr);
-  std::signal(SIGPIPE, SIG_IGN);
-}
-
-int interrupted() { return signal_number == SIGTERM ? kExitTerminated : kExitInterrupted; }
-
-int fail(const Error& error) {
-  fmt::print(stderr, "tidelock pingpong: {}\n", printable(error.message()));
-  if (error.code() == std::errc::operation_canceled) return interrupted();
-  return kExitUsage;
-}
-
-bool print(const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0)
-    return true;
-  fmt::print(stderr, "tidelock pingpong: cannot write to standard output\n");
-  return false;
+int end_with(const Error& error) {
+  const int status = fail("pingpong", printable(error.message()));
+  return error.code() == std::errc::operation_canceled ? interrupted_status() : status;
 }
 
 PingReport report_of(const PingpongOptions& options, const PingSession& session) {
@@ -76,13 +51,13 @@ void watch(PingCourse& course, bool quiet) {
   auto next = Clock::now() + kProgressEvery;
   while (!course.done()) {
     std::this_thread::sleep_for(kLook);
-    if (stopped) course.stop();
+    if (stop_asked()) course.stop();
     if (!shows || Clock::now() < next) continue;
     next += kProgressEvery;
     shown = true;
-    fmt::print(stderr, "\r {} round trips ", course.answers());
+    say(fmt::format("\r {} round trips ", course.answers()));
   }
-  if (shown) fmt::print(stderr, "\r{:40}\r", "");
+  if (shown) say(fmt::format("\r{:40}\r", ""));
 }
 
 /// Puts the course on the reactor, waits for its end, takes it off.
@@ -111,17 +86,17 @@ int conclude(PingReport& report, const PingCourse& course, bool stop_asked) {
   report.answers = course.answers();
   report.interrupted = stop_asked;
   if (course.error()) report.error = printable(course.error()->message());
-  const bool printed =
-      print(report.options.json
-                ? to_json(report).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
-                : results(report));
+  const bool printed = print_or_complain(
+      "pingpong", report.options.json
+                      ? to_json(report).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+                      : results(report));
   if (stop_asked) {
-    fmt::print(stderr, "tidelock pingpong: interrupted, the result is of what came before\n");
-    return interrupted();
+    say("tidelock pingpong: interrupted, the result is of what came before\n");
+    return interrupted_status();
   }
   if (!report.error.empty()) {
-    fmt::print(stderr, "tidelock pingpong: the other side is gone, the result is of what came before: {}\n",
-               report.error);
+    say("tidelock pingpong: the other side is gone, the result is of what came before: " + report.error +
+        "\n");
     return kExitFailed;
   }
   return printed ? kExitOk : kExitUsage;
@@ -132,31 +107,31 @@ int serve(const PingpongOptions& options, PingSession& session) {
     const std::string at = session.address();
     const std::string client =
         options.link == LinkKind::shm ? "--link shm " + at : fmt::format("-p {} {}", options.port, at);
-    if (!print(" waiting for: tidelock pingpong " + client + "\n")) return kExitUsage;
+    if (!print_or_complain("pingpong", " waiting for: tidelock pingpong " + client + "\n")) return kExitUsage;
   }
   PingTerms terms;
-  const auto lane = session.meet(terms, stopped);
-  if (!lane) return fail(lane.error());
+  const auto lane = session.meet(terms, stop_asked());
+  if (!lane) return end_with(lane.error());
   PingReport report = report_of(options, session);
   report.verb = terms.verb;
-  if (!options.json && !print(preamble(report))) return kExitUsage;
+  if (!options.json && !print_or_complain("pingpong", preamble(report))) return kExitUsage;
   PingServer server(**lane, options.patience(), terms, session.memory());
-  if (const Status run = run_course(session, server, true); !run) return fail(run.error());
-  return conclude(report, server, stopped);
+  if (const Status run = run_course(session, server, true); !run) return end_with(run.error());
+  return conclude(report, server, stop_asked());
 }
 
 int measure(const PingpongOptions& options, PingSession& session) {
   const PingPlan plan = plan_of(options);
   PingTerms terms{plan.verb, plan.verb == PingVerb::send ? 0 : plan.sizes.back()};
-  const auto lane = session.meet(terms, stopped);
-  if (!lane) return fail(lane.error());
+  const auto lane = session.meet(terms, stop_asked());
+  if (!lane) return end_with(lane.error());
   PingReport report = report_of(options, session);
   report.verb = plan.verb;
-  if (!options.json && !print(preamble(report))) return kExitUsage;
+  if (!options.json && !print_or_complain("pingpong", preamble(report))) return kExitUsage;
   PingClient client(**lane, options.patience(), plan);
-  if (const Status run = run_course(session, client, false); !run) return fail(run.error());
+  if (const Status run = run_course(session, client, false); !run) return end_with(run.error());
   report.rows = client.rows();
-  return conclude(report, client, stopped);
+  return conclude(report, client, stop_asked());
 }
 
 void add_measuring_flags(CLI::App& pingpong, PingpongOptions& options) {
@@ -241,10 +216,10 @@ CLI::App* add_pingpong_command(CLI::App& app, PingpongOptions& options) {
 }
 
 int pingpong_command(const PingpongOptions& options) {
-  take_signals();
-  if (const Status valid = options.validate(); !valid) return fail(valid.error());
+  stop_on_signals();
+  if (const Status valid = options.validate(); !valid) return end_with(valid.error());
   auto session = options.link == LinkKind::shm ? open_shm_session(options) : open_verbs_session(options);
-  if (!session) return fail(session.error());
+  if (!session) return end_with(session.error());
   return options.is_server() ? serve(options, **session) : measure(options, **session);
 }
 

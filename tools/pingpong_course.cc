@@ -82,7 +82,7 @@ Status PingServer::check(const ControlFrame& asked) const {
 }
 
 Result<bool> PingServer::answer() {
-  const std::uint64_t number = asked_->received_lsn.value;
+  const std::uint64_t number = asked_.received_lsn.value;
   bool sent = false;
   if (terms_.verb == PingVerb::send) {
     TL_TRY(sent, lane_.send(frame_of(number, 0)));
@@ -92,11 +92,11 @@ Result<bool> PingServer::answer() {
     header.shard = ping_context().shard;
     header.entries = 1;
     header.first_lsn = header.last_lsn = {number};
-    TL_TRY(sent, lane_.publish(header, memory_.first(static_cast<std::size_t>(asked_->applied_lsn.value))));
+    TL_TRY(sent, lane_.publish(header, memory_.first(static_cast<std::size_t>(asked_.applied_lsn.value))));
   }
   if (!sent) return false;
   lane_.flush();  // not at the end of the turn: everything else can wait
-  asked_.reset();
+  owes_answer_ = false;
   count_answer();
   return true;
 }
@@ -106,22 +106,22 @@ Result<bool> PingServer::answer() {
 Result<bool> PingServer::answer_or_part() {
   auto answered = answer();
   if (answered) return answered;
-  asked_.reset();
-  const auto next = lane_.take_control();
-  if (!next || !*next || !(*next)->closing) return answered.error();
+  owes_answer_ = false;
+  const auto next = lane_.take_control(asked_);
+  if (!next || !*next || !asked_.closing) return answered.error();
   finish(std::nullopt);
   return true;
 }
 
 Result<bool> PingServer::step() {
-  if (asked_) return answer_or_part();
-  TL_TRY(asked_, lane_.take_control());
-  if (!asked_) return false;
-  if (asked_->closing) {
+  if (owes_answer_) return answer_or_part();
+  TL_TRY(owes_answer_, lane_.take_control(asked_));
+  if (!owes_answer_) return false;
+  if (asked_.closing) {
     finish(std::nullopt);
     return true;
   }
-  TL_TRY(check(*asked_));
+  TL_TRY(check(asked_));
   TL_TRY([[maybe_unused]] const bool sent, answer_or_part());
   heard(reactor_->now());
   return true;
@@ -163,14 +163,16 @@ Result<bool> PingClient::ask() {
 /// The answer to the last question.
 Result<bool> PingClient::answered() {
   if (plan_.verb == PingVerb::send) {
-    TL_TRY(const auto frame, lane_.take_control());
-    if (!frame) return false;
-    if (!frame->closing && frame->received_lsn.value == number_) return true;
+    ControlFrame frame;
+    TL_TRY(const bool came, lane_.take_control(frame));
+    if (!came) return false;
+    if (!frame.closing && frame.received_lsn.value == number_) return true;
     return broken("the server's answer is not the one that was asked for");
   }
-  TL_TRY(const auto header, lane_.take_batch());
-  if (!header) return false;
-  if (header->last_lsn.value == number_ && header->payload_bytes == plan_.sizes[at_]) return true;
+  FrameHeader header;
+  TL_TRY(const bool came, lane_.take_batch(header));
+  if (!came) return false;
+  if (header.last_lsn.value == number_ && header.payload_bytes == plan_.sizes[at_]) return true;
   return broken("the server's answer is not the one that was asked for");
 }
 

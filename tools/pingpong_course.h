@@ -77,7 +77,8 @@ class PingServer final : public PingCourse {
 
   PingTerms terms_;
   Bytes memory_;
-  std::optional<ControlFrame> asked_;  ///< not answered yet
+  ControlFrame asked_;
+  bool owes_answer_ = false;  ///< to asked_
 };
 
 struct PingPlan {

@@ -11,6 +11,7 @@
 
 #include <tidelock/base/bytes.h>
 #include <tidelock/base/result.h>
+#include <tidelock/base/time.h>
 #include <tidelock/reactor/poll_source.h>
 #include <tidelock/reactor/reactor_group.h>
 #include <tidelock/replication/wire.h>
@@ -19,18 +20,23 @@
 
 namespace tidelock::tools {
 
+/// What is run on the reactor for the command's thread is done in moments; this is for a machine that is
+/// swamped.
+inline constexpr Duration kJobTimeout = seconds(30);
+
 /// Thread:   owner core
 class PingLane : public PollSource {
  public:
   virtual Status start(Reactor& reactor) = 0;
   /// Server. `payload` lies in the session's memory(). False: no room now, again in a later turn.
   virtual Result<bool> publish(const FrameHeader& header, Bytes payload) = 0;
-  /// Client. The next batch's header, checked; the batch itself is released.
-  virtual Result<std::optional<FrameHeader>> take_batch() = 0;
+  /// Client. The next batch's header, checked; the batch itself is released. False: nothing there.
+  virtual Result<bool> take_batch(FrameHeader& header) = 0;
   /// False: no room now, again in a later turn.
-  virtual Result<bool> send(const ControlFrame& frame) = 0;
-  /// What had arrived before the other side ended is still given; its end is an error after it.
-  virtual Result<std::optional<ControlFrame>> take_control() = 0;
+  virtual Result<bool> send(ControlFrame frame) = 0;
+  /// What had arrived before the other side ended is still given; its end is an error after it. False:
+  /// nothing there.
+  virtual Result<bool> take_control(ControlFrame& frame) = 0;
   virtual void close(const std::string& reason) = 0;
 };
 

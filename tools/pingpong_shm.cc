@@ -26,24 +26,28 @@ class ShmLane final : public PingLane {
     if (published.error() == ReplicationErrc::link_full) return false;
     return published.error();
   }
-  Result<std::optional<FrameHeader>> take_batch() override {
+  Result<bool> take_batch(FrameHeader& header) override {
     const auto batch = link_->receive();
     if (batch) {
+      header = batch->header;
       link_->release();
-      return std::optional(batch->header);
+      return true;
     }
-    if (batch.error() == ReplicationErrc::link_empty) return std::optional<FrameHeader>();
+    if (batch.error() == ReplicationErrc::link_empty) return false;
     return batch.error();
   }
-  Result<bool> send(const ControlFrame& frame) override {
+  Result<bool> send(ControlFrame frame) override {
     TL_TRY(link_->send_control(frame));
     return true;
   }
-  Result<std::optional<ControlFrame>> take_control() override {
-    auto frame = link_->receive_control();
-    if (frame) return std::optional(*frame);
-    if (frame.error() == ReplicationErrc::link_empty) return std::optional<ControlFrame>();
-    return frame.error();
+  Result<bool> take_control(ControlFrame& frame) override {
+    const auto received = link_->receive_control();
+    if (received) {
+      frame = *received;
+      return true;
+    }
+    if (received.error() == ReplicationErrc::link_empty) return false;
+    return received.error();
   }
   void close(const std::string& reason) override { link_->close(reason); }
 

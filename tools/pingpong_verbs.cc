@@ -24,7 +24,6 @@
 namespace tidelock::tools {
 namespace {
 
-constexpr Duration kJobTimeout = seconds(30);
 constexpr std::chrono::milliseconds kSlice{100};
 constexpr std::chrono::seconds kRestTimeout{10};
 
@@ -54,41 +53,39 @@ class VerbsLane final : public PingLane {
     if (published.error() == RdmaErrc::no_credit) return false;
     return published.error();
   }
-  Result<std::optional<FrameHeader>> take_batch() override {
+  Result<bool> take_batch(FrameHeader& header) override {
     const auto arrived = connection_.receive();
-    if (!arrived) return nothing<FrameHeader>(connection_.batch_waiting());
+    if (!arrived) return nothing();
     if (arrived->size() < kFrameHeaderBytes) {
       return Error(ReplicationErrc::bad_length, "a batch shorter than its header");
     }
     std::array<std::byte, kFrameHeaderBytes> copy{};
     std::memcpy(copy.data(), arrived->data(), copy.size());
-    TL_TRY(const FrameHeader header, decode_frame_header(copy, ping_context()));
+    TL_TRY(header, decode_frame_header(copy, ping_context()));
     if (header.sequence != ++batches_in_ || header.payload_bytes != arrived->size() - kFrameHeaderBytes) {
       return Error(ReplicationErrc::gap, "a batch that is not the next, or not of the size that it claims");
     }
     connection_.release();
-    return std::optional(header);
+    return true;
   }
-  Result<bool> send(const ControlFrame& frame) override {
+  Result<bool> send(ControlFrame frame) override {
     if (connection_.ended()) return connection_.error();
-    if (!connection_.control_credit()) return false;
-    ControlFrame sent = frame;
-    sent.generation = ping_context().generation;
-    sent.sequence = controls_out_ + 1;
+    frame.generation = ping_context().generation;
+    frame.sequence = controls_out_ + 1;
     std::array<std::byte, kControlFrameBytes> encoded{};
-    encode_control(sent, encoded);
+    encode_control(frame, encoded);
     if (!connection_.send_control(encoded)) return false;
     ++controls_out_;
     return true;
   }
-  Result<std::optional<ControlFrame>> take_control() override {
+  Result<bool> take_control(ControlFrame& frame) override {
     const auto arrived = connection_.receive_control();
-    if (!arrived) return nothing<ControlFrame>(connection_.control_waiting());
-    TL_TRY(const ControlFrame frame, decode_control(*arrived, ping_context()));
+    if (!arrived) return nothing();
+    TL_TRY(frame, decode_control(*arrived, ping_context()));
     if (frame.sequence != ++controls_in_) {
       return Error(ReplicationErrc::gap, "a control frame that is not the next");
     }
-    return std::optional(frame);
+    return true;
   }
   void close(const std::string& reason) override { connection_.close(reason); }
 
@@ -100,10 +97,9 @@ class VerbsLane final : public PingLane {
   }
 
  private:
-  template <class T>
-  Result<std::optional<T>> nothing(bool waiting) const {
-    if (!waiting && connection_.ended()) return connection_.error();
-    return std::optional<T>();
+  [[nodiscard]] Result<bool> nothing() const {
+    if (connection_.ended()) return connection_.error();
+    return false;
   }
 
   RdmaConnection& connection_;

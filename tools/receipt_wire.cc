@@ -8,7 +8,7 @@
 namespace tidelock::tools {
 namespace {
 
-constexpr std::size_t kHeaderBytes = 8;
+constexpr std::size_t kNotesHeaderBytes = 8;
 constexpr std::size_t kNoteBytes = 40;
 /// A receipt older than that says nothing about delays any more.
 constexpr std::uint64_t kAgeMaxNs = 3'600'000'000'000;
@@ -28,7 +28,7 @@ Error bad(const char* what) {
 
 std::string encode_receipts(ShardId shard, std::span<const ReceiptNote> notes, Instant now) {
   std::string body;
-  body.reserve(kHeaderBytes + notes.size() * kNoteBytes);
+  body.reserve(kNotesHeaderBytes + notes.size() * kNoteBytes);
   put(body, shard.value);
   put(body, std::uint16_t{0});
   put(body, static_cast<std::uint32_t>(notes.size()));
@@ -45,16 +45,16 @@ std::string encode_receipts(ShardId shard, std::span<const ReceiptNote> notes, I
 }
 
 Result<ReceiptBatch> decode_receipts(const std::string& body, std::uint32_t shards, Instant now) {
-  if (body.size() < kHeaderBytes) return bad("receipts that are cut short");
+  if (body.size() < kNotesHeaderBytes) return bad("receipts that are cut short");
   const std::byte* from = as_bytes(body).data();
   ReceiptBatch batch;
   batch.shard = {load<std::uint16_t>(from)};
   const auto count = load<std::uint32_t>(from + 4);
   if (batch.shard.value >= shards || load<std::uint16_t>(from + 2) != 0)
     return bad("receipts of a shard that there is not");
-  if (count == 0 || count > kReceiptWindow || body.size() != kHeaderBytes + count * kNoteBytes)
+  if (count == 0 || count > kReceiptWindow || body.size() != kNotesHeaderBytes + count * kNoteBytes)
     return bad("receipts whose length is wrong");
-  from += kHeaderBytes;
+  from += kNotesHeaderBytes;
   for (std::uint32_t i = 0; i < count; ++i, from += kNoteBytes) {
     const std::uint64_t age = std::min(load<std::uint64_t>(from + 32), kAgeMaxNs);
     batch.notes.push_back({load<std::uint64_t>(from),

@@ -18,13 +18,12 @@
 namespace tidelock::tools {
 namespace {
 
-constexpr Duration kHelloTime = seconds(5);
-constexpr std::size_t kBatch = 128;
+constexpr std::size_t kSendBatch = 128;
 constexpr std::size_t kPieceBytes = 1 << 20;
 /// What waits for the socket already; beyond it receipts stay in their queue.
 constexpr std::size_t kUnsentMax = 1 << 20;
 
-Status send_dataset(SideChannel& channel, int fd, std::uint64_t bytes) {
+Status send_dataset(SideChannel& channel, int fd, std::uint64_t bytes, const SideWait& wait) {
   std::string piece(kPieceBytes, '\0');
   for (std::uint64_t at = 0; at < bytes;) {
     const std::size_t wanted = std::min<std::uint64_t>(piece.size(), bytes - at);
@@ -32,7 +31,7 @@ Status send_dataset(SideChannel& channel, int fd, std::uint64_t bytes) {
     if (count <= 0) return Error::from_errno(errno, "cannot read the shared input");
     at += static_cast<std::uint64_t>(count);
     TL_TRY(channel.send(SideKind::dataset, std::string_view(piece.data(), static_cast<std::size_t>(count))));
-    TL_TRY(channel.send_all());
+    TL_TRY(channel.send_all(wait));
   }
   return {};
 }
@@ -40,8 +39,9 @@ Status send_dataset(SideChannel& channel, int fd, std::uint64_t bytes) {
 }  // namespace
 
 Result<std::unique_ptr<RemoteNode>> RemoteNode::meet(SideChannel channel, const NodeConfig& config,
-                                                     const Dataset& dataset, int receipts_fd) {
-  TL_TRY(const SideFrame first, channel.receive(kHelloTime));
+                                                     const Dataset& dataset, int receipts_fd,
+                                                     const RunLimits& limits, int interrupt_fd) {
+  TL_TRY(const SideFrame first, channel.receive(SideWait(limits.hello, interrupt_fd)));
   if (first.kind != SideKind::json) return Error::from_errno(EBADMSG, "the other machine says no hello");
   TL_TRY(const nlohmann::json hello, SideChannel::parse(first.body));
   TL_TRY(check_side_hello(hello));
@@ -55,7 +55,7 @@ Result<std::unique_ptr<RemoteNode>> RemoteNode::meet(SideChannel channel, const 
                            kSideDatasetBytesMax));
   }
   TL_TRY(channel.send(side_config(config, bytes)));
-  TL_TRY(send_dataset(channel, shared.get(), bytes));
+  TL_TRY(send_dataset(channel, shared.get(), bytes, SideWait(limits.input(bytes), interrupt_fd)));
   TL_TRY(auto receipts, ReceiptChannels::map(receipts_fd, config.run.shards));
   return std::unique_ptr<RemoteNode>(
       new RemoteNode(std::move(channel), std::move(receipts), config.run.shards));
@@ -68,7 +68,7 @@ Result<std::optional<nlohmann::json>> RemoteNode::receive() {
 }
 
 Result<std::optional<nlohmann::json>> RemoteNode::next_message() {
-  for (;;) {
+  for (int handled = 0; handled < kMessagesPerStep; ++handled) {
     TL_TRY(auto frame, channel_.receive());
     if (!frame) return std::optional<nlohmann::json>();
     if (frame->kind == SideKind::credit) {
@@ -83,8 +83,17 @@ Result<std::optional<nlohmann::json>> RemoteNode::next_message() {
       ended_ = message["how"];
       continue;
     }
+    if (message["event"] == "shard") TL_TRY(note_report(message["result"]));
     return std::optional<nlohmann::json>(std::move(message));
   }
+  return std::optional<nlohmann::json>();
+}
+
+Status RemoteNode::note_report(const nlohmann::json& shard_result) {
+  auto reported = reported_[shard_result["shard"].get<std::size_t>()];
+  if (reported) return Error::from_errno(EBADMSG, "the other machine sends a shard's result again");
+  reported = true;
+  return {};
 }
 
 Status RemoteNode::take_credit(const std::string& body) {
@@ -98,14 +107,14 @@ Status RemoteNode::take_credit(const std::string& body) {
 }
 
 Status RemoteNode::pump() {
-  std::array<ReceiptNote, kBatch> notes;
+  std::array<ReceiptNote, kSendBatch> notes;
   for (bool more = true; more && channel_.unsent() < kUnsentMax;) {
     more = false;
     const auto shards = static_cast<std::uint16_t>(sent_.size());  // at most 256
     for (std::uint16_t shard = 0; shard < shards; ++shard) {
       const std::uint64_t room = kReceiptWindow - (sent_[shard] - taken_[shard]);
       const std::size_t count =
-          receipts_.queue({shard}).pop(notes.data(), std::min<std::size_t>(kBatch, room));
+          receipts_.queue({shard}).pop(notes.data(), std::min<std::size_t>(kSendBatch, room));
       if (count == 0) continue;
       more = true;
       sent_[shard] += count;
@@ -117,15 +126,18 @@ Status RemoteNode::pump() {
 }
 
 Status RemoteNode::send_results(const nlohmann::json& primary, bool interrupted,
-                                const std::vector<std::string>& failures) {
+                                const std::vector<std::string>& failures, const SideWait& wait) {
   nlohmann::json rest = primary;
   if (rest.is_object() && rest.contains("shards")) {
-    for (const auto& shard : rest["shards"]) TL_TRY(channel_.send({{"command", "shard"}, {"result", shard}}));
+    for (const auto& shard : rest["shards"]) {
+      TL_TRY(channel_.send({{"command", "shard"}, {"result", shard}}));
+      TL_TRY(channel_.send_all(wait));
+    }
     rest.erase("shards");
   }
   TL_TRY(channel_.send(
       {{"command", "result"}, {"result", rest}, {"interrupted", interrupted}, {"failures", failures}}));
-  return channel_.send_all();
+  return channel_.send_all(wait);
 }
 
 /// The other side says how its node has ended, and hangs up. Without that word it did not end well.
@@ -140,7 +152,7 @@ std::string RemoteNode::reap(Duration timeout) {
       continue;
     }
     pollfd entry{channel_.fd(), POLLIN, 0};
-    if (!ended_ && lost_.empty()) ::poll(&entry, 1, 20);
+    if (!ended_ && lost_.empty()) ::poll(&entry, 1, buffered() ? 0 : 20);
   }
   if (!error.empty()) return "failed: " + error;
   if (ended_) return *ended_;

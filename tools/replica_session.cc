@@ -1,5 +1,6 @@
 #include "replica_session.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <poll.h>
@@ -13,13 +14,17 @@
 #include <tidelock/reactor/clock.h>
 #include <tidelock/reactor/cpu_set.h>
 
+#include "kept_lines.h"
 #include "receipt_wire.h"
+#include "signal_file.h"
 
 namespace tidelock::tools {
 namespace {
 
-constexpr Duration kConnectTime = seconds(60);
-constexpr Duration kAnswerTime = seconds(30);
+/// What waits for the primary's machine already; beyond it the node waits, too.
+constexpr std::size_t kRelayedMax = 1 << 20;
+/// For the last words after a signal.
+constexpr Duration kPartingTime = seconds(2);
 /// How often the queue is looked at while there are receipts in it.
 constexpr timespec kBusyPause{0, 100'000};
 constexpr timespec kIdlePause{0, 100'000'000};
@@ -28,17 +33,6 @@ Error unexpected() {
   return Error::from_errno(EBADMSG,
                            "the other machine sends what does not belong here: are both the same "
                            "version of tidelock?");
-}
-
-Result<FileHandle> take_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
-  ::sigprocmask(SIG_BLOCK, &set, nullptr);
-  FileHandle signals(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!signals.valid()) return Error::from_errno(errno, "signalfd failed");
-  return signals;
 }
 
 Status write_all(int fd, const std::string& bytes) {
@@ -57,22 +51,19 @@ Result<ReplicaSession::Result> ReplicaSession::execute(const RunSession::Progres
                                                        const RunSession::NoticeHandler& notice) {
   on_progress_ = progress;
   on_notice_ = notice;
-  TL_TRY(meet());
-  TL_TRY(take_dataset());
-  TL_TRY(signals_, take_signals());
-  TL_TRY(start());
-  while (!over_) {
-    const Status stepped = step();
-    if (stepped) continue;
-    if (!ready_) return stepped.error();
-    fail(stepped.error().message());
-    break;
-  }
+  TL_TRY(signals_, block_signals());
+  const Status ran = run();
+  if (!ready_ && (read_signal() || signal_ != 0))
+    return Error::from_errno(ECANCELED, "interrupted before the run had begun");
+  TL_TRY(ran);
   const std::string end = node_->reap(closing_ ? seconds(20) : Duration{0});
-  if (closing_ && !end.empty()) fail("the replica process " + end);
+  if (closing_ && !end.empty()) note_failure("the replica process " + end);
   // The primary's machine takes no end for a good one that is not called so.
-  if (channel_->send({{"event", "ended"}, {"how", end}})) static_cast<void>(channel_->send_all());
-  if (!ready_ && outcome_.signal == 0) {
+  if (channel_->send({{"event", "ended"}, {"how", end}})) {
+    const SideWait parting(signal_ != 0 ? kPartingTime : limits_.results, signals_.get());
+    static_cast<void>(channel_->send_all(parting));
+  }
+  if (!ready_) {
     return Error(std::make_error_code(std::errc::no_child_process),
                  outcome_.failures.empty() ? "the replica process ended before it was ready"
                                            : outcome_.failures.front());
@@ -82,11 +73,31 @@ Result<ReplicaSession::Result> ReplicaSession::execute(const RunSession::Progres
   return Result{side_.config.run, plan_, *std::move(dataset_), std::move(outcome_), interrupted_};
 }
 
+ReplicaSession::~ReplicaSession() {
+  if (signals_.valid()) unblock_signals();
+}
+
+/// Errors:   whatever ended it before the node was ready
+Status ReplicaSession::run() {
+  TL_TRY(meet());
+  TL_TRY(take_dataset());
+  TL_TRY(start());
+  while (!over_) {
+    Status stepped = step();
+    if (stepped) continue;
+    if (!ready_) return stepped;
+    note_failure(stepped.error().message());  // a partial report says more than none
+    break;
+  }
+  return {};
+}
+
 Status ReplicaSession::meet() {
-  TL_TRY(auto channel, SideChannel::connect(options_.side_channel, kConnectTime));
+  TL_TRY(auto channel,
+         SideChannel::connect(options_.side_channel, SideWait(limits_.connect, signals_.get())));
   channel_.emplace(std::move(channel));
   TL_TRY(channel_->send(side_hello()));
-  TL_TRY(const SideFrame first, channel_->receive(kAnswerTime));
+  TL_TRY(const SideFrame first, channel_->receive(SideWait(limits_.answer, signals_.get())));
   if (first.kind != SideKind::json) return unexpected();
   TL_TRY(const nlohmann::json answer, SideChannel::parse(first.body));
   TL_TRY(side_, side_config_from(answer, options_));
@@ -102,8 +113,9 @@ Status ReplicaSession::take_dataset() {
   FileHandle file(::memfd_create("tidelock-dataset", MFD_CLOEXEC));
   if (!file.valid())
     return Error::from_errno(errno, "memfd_create failed: is the limit of open files reached?");
+  const SideWait wait(limits_.input(side_.dataset_bytes), signals_.get());
   for (std::uint64_t left = side_.dataset_bytes; left > 0;) {
-    TL_TRY(const SideFrame piece, channel_->receive(kAnswerTime));
+    TL_TRY(const SideFrame piece, channel_->receive(wait));
     if (piece.kind != SideKind::dataset || piece.body.empty() || piece.body.size() > left)
       return unexpected();
     TL_TRY(write_all(file.get(), piece.body));
@@ -124,18 +136,29 @@ Status ReplicaSession::start() {
   receipts_.emplace(std::move(channels));
   TL_TRY(auto node, NodeProcess::start(side_.config, dataset_file_.get(), receipts.get()));
   node_.emplace(std::move(node));
+  const Duration load = limits_.load(side_.config.run, dataset_->records().size(), side_.dataset_bytes);
+  end_ = SteadyClock::now() + std::chrono::nanoseconds((limits_.start + load + limits_.finish * 2).ns);
   return {};
+}
+
+bool ReplicaSession::read_signal() {
+  signalfd_siginfo info{};
+  if (::read(signals_.get(), &info, sizeof info) != sizeof info) return false;
+  signal_ = outcome_.signal = static_cast<int>(info.ssi_signo);
+  return true;
 }
 
 Status ReplicaSession::step() {
   wait();
-  signalfd_siginfo info{};
-  if (::read(signals_.get(), &info, sizeof info) == sizeof info) {
-    outcome_.signal = static_cast<int>(info.ssi_signo);
+  if (read_signal()) {
     over_ = true;
     static_cast<void>(
         channel_->send({{"event", "error"}, {"message", "interrupted at the replica's machine"}}));
     return {};
+  }
+  if (SteadyClock::now() > end_) {
+    return Error(std::make_error_code(std::errc::timed_out),
+                 "with the other machine this takes longer than it may: is the primary stopped?");
   }
   TL_TRY(relay_from_node());
   TL_TRY(relay_from_primary());
@@ -143,16 +166,22 @@ Status ReplicaSession::step() {
   return channel_->flush();
 }
 
+/// The primary's machine does not take what it is sent.
+bool ReplicaSession::behind() const { return channel_->unsent() >= kRelayedMax; }
+
 void ReplicaSession::wait() {
+  // A negative descriptor is ignored by poll(2).
   pollfd entries[3] = {
       {signals_.get(), POLLIN, 0},
-      {node_->fd(), POLLIN, 0},
+      {behind() ? -1 : node_->fd(), POLLIN, 0},
       {channel_->fd(), static_cast<short>(channel_->unsent() > 0 ? POLLIN | POLLOUT : POLLIN), 0}};
-  ::ppoll(entries, 3, got_ == taken_ ? &kIdlePause : &kBusyPause, nullptr);
+  constexpr timespec kNoPause{0, 0};
+  const timespec* const pause = got_ == taken_ ? &kIdlePause : &kBusyPause;
+  ::ppoll(entries, 3, channel_->buffered() ? &kNoPause : pause, nullptr);
 }
 
 Status ReplicaSession::relay_from_primary() {
-  while (!over_) {
+  for (int taken = 0; taken < kMessagesPerStep && !over_; ++taken) {
     TL_TRY(auto frame, channel_->receive());
     if (!frame) return {};
     if (frame->kind == SideKind::receipts) {
@@ -177,7 +206,9 @@ Status ReplicaSession::take_receipts(const std::string& body) {
   return {};
 }
 
+/// Each says all, so one that is not on its way yet makes another superfluous.
 Status ReplicaSession::give_credit() {
+  if (channel_->unsent() > 0) return {};
   std::vector<std::uint64_t> taken(got_.size());
   const auto shards = static_cast<std::uint16_t>(taken.size());  // at most 256
   for (std::uint16_t shard = 0; shard < shards; ++shard)
@@ -193,7 +224,11 @@ Status ReplicaSession::on_command(const nlohmann::json& message) {
   if (command == message.end() || !command->is_string()) return unexpected();
   if (*command == "shard" && message.contains("result")) {
     TL_TRY(check_shard_result(message["result"], shards, NodeRole::primary));
-    if (!message["result"].contains("ack_ns") || primary_shards_.size() >= shards) return unexpected();
+    const auto same = [&](const nlohmann::json& other) {
+      return other["shard"] == message["result"]["shard"];
+    };
+    const bool again = std::any_of(primary_shards_.begin(), primary_shards_.end(), same);
+    if (!message["result"].contains("ack_ns") || again) return unexpected();
     primary_shards_.push_back(message["result"]);
     return {};
   }
@@ -204,7 +239,7 @@ Status ReplicaSession::on_command(const nlohmann::json& message) {
     if (failures == message.end() || !failures->is_array()) return unexpected();
     for (const auto& failure : *failures) {
       if (!failure.is_string()) return unexpected();
-      fail("primary's machine: " + failure.get<std::string>());
+      note_failure("primary's machine: " + failure.get<std::string>());
     }
     return {};
   }
@@ -218,10 +253,10 @@ Status ReplicaSession::on_command(const nlohmann::json& message) {
 }
 
 Status ReplicaSession::relay_from_node() {
-  for (;;) {
+  for (int taken = 0; taken < kMessagesPerStep && !behind(); ++taken) {
     auto message = node_->receive();
     if (!message) {
-      fail("the replica process " + node_->reap(seconds(5)));
+      note_failure("the replica process " + node_->reap(seconds(5)));
       over_ = true;
       return {};
     }
@@ -229,13 +264,14 @@ Status ReplicaSession::relay_from_node() {
     watch(**message);
     TL_TRY(channel_->send(**message));
   }
+  return {};
 }
 
 void ReplicaSession::watch(const nlohmann::json& message) {
   const std::string event = message.value("event", "");
   if (event == "ready") ready_ = true;
   if (event == "notice") on_notice_("replica: " + message.at("text").get<std::string>());
-  if (event == "error") fail(message.at("message"));
+  if (event == "error") note_failure(message.at("message"));
   if (event == "shard") node_shards_.push_back(message.at("result"));
   if (event == "result") outcome_.replica = message;
   if (event != "progress") return;
@@ -244,9 +280,8 @@ void ReplicaSession::watch(const nlohmann::json& message) {
   on_progress_(latest_);
 }
 
-void ReplicaSession::fail(std::string text) {
-  on_notice_(text);
-  outcome_.failures.push_back(std::move(text));
+void ReplicaSession::note_failure(std::string text) {
+  if (keep_line(outcome_.failures, std::move(text))) on_notice_(outcome_.failures.back());
 }
 
 }  // namespace tidelock::tools

@@ -13,6 +13,7 @@
 #include "dataset.h"
 #include "node_process.h"
 #include "receipts.h"
+#include "run_limits.h"
 #include "run_options.h"
 #include "run_session.h"
 #include "side_channel.h"
@@ -22,7 +23,8 @@ namespace tidelock::tools {
 
 class ReplicaSession {
  public:
-  explicit ReplicaSession(const RunOptions& options) : options_(options) {}
+  ReplicaSession(const RunOptions& options, const RunLimits& limits) : options_(options), limits_(limits) {}
+  ~ReplicaSession();
 
   struct Result {
     RunOptions run;  ///< as the primary wants it
@@ -32,9 +34,12 @@ class ReplicaSession {
     bool interrupted = false;  ///< the primary's run was
   };
   /// Blocks until the run is over. SIGINT and SIGTERM end it at once; the primary is told.
-  /// Errors:   nobody there; it is no primary of this version; the node could not start
+  /// Errors:   nobody there; it is no primary of this version; the node could not start. ECANCELED: a signal came
+  ///           before the run began
   tidelock::Result<Result> execute(const RunSession::ProgressHandler& progress,
                                    const RunSession::NoticeHandler& notice);
+  /// The signal that came, or 0.
+  [[nodiscard]] int signal() const { return signal_; }
 
  private:
   using SteadyClock = std::chrono::steady_clock;
@@ -42,17 +47,21 @@ class ReplicaSession {
   Status meet();
   Status take_dataset();
   Status start();
+  Status run();
   Status step();
+  bool read_signal();
   void wait();
+  [[nodiscard]] bool behind() const;
   Status relay_from_primary();
   Status relay_from_node();
   Status on_command(const nlohmann::json& message);
   Status take_receipts(const std::string& body);
   Status give_credit();
   void watch(const nlohmann::json& message);
-  void fail(std::string text);
+  void note_failure(std::string text);
 
   const RunOptions& options_;
+  const RunLimits limits_;
   SideConfig side_;
   CorePlan plan_;
   FileHandle signals_;
@@ -69,6 +78,8 @@ class ReplicaSession {
   bool closing_ = false;
   bool over_ = false;
   bool interrupted_ = false;
+  int signal_ = 0;
+  SteadyClock::time_point end_;  ///< whatever the primary's machine does
   RunProgress latest_;
   RunOutcome outcome_;
   RunSession::ProgressHandler on_progress_;

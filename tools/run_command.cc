@@ -25,11 +25,6 @@ namespace {
 
 constexpr std::uint32_t kGeneratedKeys = 10'000;
 
-int fail(const Error& error) {
-  say(fmt::format("tidelock run: {}\n", error.message()));
-  return kExitUsage;
-}
-
 Result<Dataset> load_dataset(RunOptions& options) {
   if (!options.input.empty()) return Dataset::read(options.input, options.format);
   if (::access(kDpkgStatusPath, R_OK) == 0) return Dataset::read(kDpkgStatusPath, InputFormat::dpkg);
@@ -204,67 +199,76 @@ int conclude(const RunOptions& options, const Dataset& dataset, const CorePlan& 
   try {
     report = make_report(options, dataset, plan, outcome);
   } catch (const std::exception&) {  // of what another machine has sent
-    return fail(Error::from_errno(EBADMSG, "the other machine's results make no sense"));
+    return fail("run", Error::from_errno(EBADMSG, "the other machine's results make no sense"));
   }
   const std::string text = options.json
                                ? report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
                                : format_report(report);
-  if (const Status written = write_output(file, options.output, text); !written) return fail(written.error());
+  if (const Status written = write_output(file, options.output, text); !written)
+    return fail("run", written.error());
   if (outcome.signal == SIGINT) return kExitInterrupted;
   if (outcome.signal == SIGTERM) return kExitTerminated;
   return passed(report) ? kExitOk : kExitFailed;
 }
 
-int run_replica_half(const RunOptions& options, const Progress& progress, const Notice& notice,
-                     ProgressLine& line) {
+/// Of a run that gave no result. A signal that came first is not the run's failure.
+int end_without_result(const Error& error, int signal) {
+  const int status = fail("run", error);
+  if (error.code() != std::errc::operation_canceled) return status;
+  return signal == SIGTERM ? kExitTerminated : kExitInterrupted;
+}
+
+int run_replica_half(const RunOptions& options, const RunLimits& limits, const Progress& progress,
+                     const Notice& notice, ProgressLine& line) {
   auto file = open_output(options.output);
-  if (!file) return fail(file.error());
-  ReplicaSession session(options);
+  if (!file) return fail("run", file.error());
+  ReplicaSession session(options, limits);
   auto result = session.execute(progress, notice);
   line.clear();
-  if (!result) return fail(result.error());
+  if (!result) return end_without_result(result.error(), session.signal());
   if (result->interrupted && result->outcome.signal == 0) result->outcome.signal = SIGINT;
   return conclude(result->run, result->dataset, result->plan, result->outcome, *file);
 }
 
-int run_here(RunOptions& options, const Progress& progress, const Notice& notice, ProgressLine& line) {
+int run_here(RunOptions& options, const RunLimits& limits, const Progress& progress, const Notice& notice,
+             ProgressLine& line) {
   const auto plan_for = options.role == RunRole::primary ? plan_node_cores : plan_cores;
   auto plan =
       plan_for(spread_over_cores(usable_cpus()), options.shards, options.pin, options.overprovisioned);
-  if (!plan) return fail(plan.error());
+  if (!plan) return fail("run", plan.error());
   options.shards = plan->shards;
   if (options.link == LinkKind::shm && options.socket.empty())
     options.socket = fmt::format("@tidelock-run-{}-{:08x}", ::getpid(), entropy64() & 0xFFFFFFFF);
   NodeConfig probe{options, NodeRole::primary, plan->primary, plan->overprovisioned};
   for (const NodeRole role : {NodeRole::primary, NodeRole::replica}) {
     probe.role = role;
-    if (const Status valid = engine_options(probe).validate(); !valid) return fail(valid.error());
+    if (const Status valid = engine_options(probe).validate(); !valid) return fail("run", valid.error());
   }
   auto dataset = load_dataset(options);
-  if (!dataset) return fail(dataset.error());
+  if (!dataset) return fail("run", dataset.error());
   auto file = open_output(options.output);
-  if (!file) return fail(file.error());
+  if (!file) return fail("run", file.error());
   if (!plan->notice.empty()) notice(plan->notice);
-  RunSession session(options, *plan, *dataset);
+  RunSession session(options, *plan, *dataset, limits);
   auto outcome = session.execute(progress, notice);
   line.clear();
-  if (!outcome) return fail(outcome.error());
+  if (!outcome) return end_without_result(outcome.error(), session.signal());
   return conclude(options, *dataset, *plan, *outcome, *file);
 }
 
 }  // namespace
 
-int run_command(RunOptions options) {
+int run_command(RunOptions options, const RunLimits& limits) {
   std::signal(SIGPIPE, SIG_IGN);
-  if (const Status consistent = check_flags(options); !consistent) return fail(consistent.error());
+  if (const Status consistent = check_flags(options); !consistent) return fail("run", consistent.error());
   ProgressLine line;
   const Progress progress = [&](const RunProgress& now) { line.show(now); };
   const Notice notice = [&](const std::string& text) {
     line.clear();
     say("tidelock run: " + text + "\n");
   };
-  return options.role == RunRole::replica ? run_replica_half(options, progress, notice, line)
-                                          : run_here(options, progress, notice, line);
+  return options.role == RunRole::replica ? run_replica_half(options, limits, progress, notice, line)
+                                          : run_here(options, limits, progress, notice, line);
 }
 
 }  // namespace tidelock::tools

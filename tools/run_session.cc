@@ -7,45 +7,29 @@
 #include <fmt/format.h>
 #include <sys/signalfd.h>
 
+#include "kept_lines.h"
 #include "receipts.h"
 #include "side_channel.h"
+#include "signal_file.h"
 
 namespace tidelock::tools {
 namespace {
 
 /// A node that says nothing and gets no further for so long has hung.
 constexpr auto kPatience = std::chrono::seconds(120);
-/// How long the primary's machine waits for the replica's.
-constexpr auto kMeetTime = std::chrono::seconds(300);
 /// How often receipts are fetched for a replica behind the side channel: a check that comes late proves
 /// little.
 constexpr timespec kPumpPause{0, 50'000};
-constexpr timespec kIdlePause{0, 200'000'000};
+constexpr timespec kWatchPause{0, 200'000'000};
 
 }  // namespace
 
 RunSession::~RunSession() {
-  if (!signals_.valid()) return;
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
-  ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
-}
-
-Status RunSession::take_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
-  ::sigprocmask(SIG_BLOCK, &set, nullptr);
-  signals_ = FileHandle(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!signals_.valid()) return Error::from_errno(errno, "signalfd failed");
-  return {};
+  if (signals_.valid()) unblock_signals();
 }
 
 Status RunSession::start() {
-  TL_TRY(take_signals());
+  TL_TRY(signals_, block_signals());
   TL_TRY(FileHandle dataset, dataset_.share());
   TL_TRY(FileHandle receipts, ReceiptChannels::create(options_.shards));
   // First, since the nodes do not wait for long.
@@ -68,23 +52,27 @@ Status RunSession::meet_replica(int receipts_fd) {
       "waiting for the replica's machine: start there tidelock run --role replica --side-channel {}",
       options_.side_channel));
   const NodeConfig config{options_, NodeRole::replica, {}, false};
-  const auto deadline = SteadyClock::now() + kMeetTime;
+  const auto deadline = SteadyClock::now() + std::chrono::nanoseconds(limits_.visitor.ns);
   while (outcome_.signal == 0) {
     if (SteadyClock::now() > deadline) {
       return Error(std::make_error_code(std::errc::timed_out),
-                   fmt::format("no replica came to {} in {} s", options_.side_channel, kMeetTime.count()));
+                   fmt::format("no replica came to {} in {} s", options_.side_channel,
+                               limits_.visitor.ns / 1'000'000'000));
     }
     pollfd entries[2] = {{signals_.get(), POLLIN, 0}, {listener.fd(), POLLIN, 0}};
     ::poll(entries, 2, 200);
     read_signals();
+    if (outcome_.signal != 0) break;
     auto channel = listener.accept();
     if (!channel) continue;
-    auto remote = RemoteNode::meet(std::move(*channel), config, dataset_, receipts_fd);
+    auto remote =
+        RemoteNode::meet(std::move(*channel), config, dataset_, receipts_fd, limits_, signals_.get());
     if (remote) {
       remote_ = remote->get();
       replica_.end = *std::move(remote);
       return {};
     }
+    if (remote.error().code() == std::errc::operation_canceled) continue;  // the signal is still to be read
     tell(fmt::format("somebody came to {} and is no replica: {}", options_.side_channel,
                      remote.error().message()));
   }
@@ -96,20 +84,24 @@ Result<RunOutcome> RunSession::execute(const ProgressHandler& progress, const No
   on_notice_ = notice;
   TL_TRY(start());
   extend_deadline();
+  limit_rest(limits_.start);
   while (!over()) {
     const Status stepped = step();
     if (stepped) continue;
     if (!started_) return stepped.error();
     node_failed(stepped.error().message());  // a partial report says more than none
+    broken_off_ = true;
     break;
   }
   close_nodes();
+  if (!started_ && outcome_.signal != 0)
+    return Error::from_errno(ECANCELED, "interrupted before the run had begun");
   // A node that never came up explains itself better than its peer, which only missed it.
   for (Node* node : {&primary_, &replica_}) {
     if (!node->error.empty() && !started_)
       return Error(std::make_error_code(std::errc::operation_not_permitted), node->error);
   }
-  if (!started_ && outcome_.signal == 0)
+  if (!started_)
     return Error(std::make_error_code(std::errc::no_child_process),
                  "a node process ended before it was ready");
   if (primary_.result) outcome_.primary = std::move(*primary_.result);
@@ -131,9 +123,14 @@ Status RunSession::step() {
   for (Node* node : {&primary_, &replica_}) TL_TRY(drain(*node));
   if (!started_ && primary_.ready && replica_.ready) {
     started_ = true;
+    limit_rest(limits_.load(options_, dataset_.records().size(), dataset_.bytes()) + limits_.finish);
     command(primary_, {{"command", "go"}});
   }
   if (started_ && !finish_sent_ && (primary_.result || primary_.gone)) finish_replica();
+  if (SteadyClock::now() > end_) {
+    return Error(std::make_error_code(std::errc::timed_out),
+                 "with the other machine this takes longer than it may: does its replica keep up?");
+  }
   if (SteadyClock::now() > deadline_) {
     return Error(std::make_error_code(std::errc::timed_out),
                  fmt::format("no progress for {} s: is the machine overloaded, or a node stopped?",
@@ -148,7 +145,9 @@ void RunSession::poll_nodes() {
                        {primary_.gone ? -1 : primary_.end->fd(), POLLIN, 0},
                        {replica_.gone ? -1 : replica_.end->fd(), POLLIN, 0}};
   const bool pumping = remote_ != nullptr && started_ && !replica_.result;
-  ::ppoll(entries, 3, pumping ? &kPumpPause : &kIdlePause, nullptr);
+  const bool buffered = !replica_.gone && replica_.end->buffered();
+  constexpr timespec kNoPause{0, 0};
+  ::ppoll(entries, 3, buffered ? &kNoPause : pumping ? &kPumpPause : &kWatchPause, nullptr);
 }
 
 void RunSession::read_signals() {
@@ -158,6 +157,7 @@ void RunSession::read_signals() {
 }
 
 void RunSession::on_signal(int signal) {
+  signal_ = signal;
   if (outcome_.signal != 0) {
     // The second one: no more waiting. The nodes die with their handles.
     primary_.gone = replica_.gone = true;
@@ -168,7 +168,7 @@ void RunSession::on_signal(int signal) {
 }
 
 Status RunSession::drain(Node& node) {
-  while (!node.gone) {
+  for (int taken = 0; taken < kMessagesPerStep && !node.gone; ++taken) {
     auto message = node.end->receive();
     if (!message) {
       node.gone = true;
@@ -237,6 +237,7 @@ void RunSession::command(Node& node, nlohmann::json message) {
 
 void RunSession::finish_replica() {
   finish_sent_ = true;
+  limit_rest(limits_.finish);
   nlohmann::json lsns = nlohmann::json::array();
   if (primary_.result) {
     for (const auto& shard : primary_.result->at("shards"))
@@ -247,7 +248,8 @@ void RunSession::finish_replica() {
 
 void RunSession::close_nodes() {
   if (remote_ != nullptr && !replica_.gone && primary_.result) {
-    const Status sent = remote_->send_results(*primary_.result, outcome_.signal != 0, outcome_.failures);
+    const Status sent = remote_->send_results(*primary_.result, outcome_.signal != 0, outcome_.failures,
+                                              SideWait(limits_.results, signals_.get()));
     if (!sent) node_failed("the replica's machine did not take the results: " + sent.error().message());
   }
   // The replica first: it then ends a link whose peer is alive, and nobody reports a loss.
@@ -255,21 +257,27 @@ void RunSession::close_nodes() {
     if (!node->end) continue;
     const bool alive = !node->gone;
     if (started_ && alive) command(*node, {{"command", "close"}});
-    const std::string end = node->end->reap(started_ && outcome_.signal == 0 ? seconds(20) : seconds(2));
+    const bool in_order = started_ && outcome_.signal == 0 && !broken_off_;
+    const std::string end = node->end->reap(in_order ? seconds(20) : seconds(2));
     if (started_ && alive && !end.empty()) node_failed(fmt::format("the {} process {}", node->name, end));
   }
 }
 
 void RunSession::extend_deadline() { deadline_ = SteadyClock::now() + kPatience; }
 
+/// Of a run on two machines. Of one machine both nodes are ours, and end by themselves.
+void RunSession::limit_rest(Duration duration) {
+  if (remote_ != nullptr) end_ = SteadyClock::now() + std::chrono::nanoseconds(duration.ns);
+}
+
 void RunSession::node_failed(std::string text) {
-  outcome_.failures.push_back(text);
-  tell(std::move(text));
+  if (!keep_line(outcome_.failures, std::move(text))) return;
+  on_notice_(outcome_.failures.back());
+  static_cast<void>(keep_line(outcome_.notices, outcome_.failures.back()));
 }
 
 void RunSession::tell(std::string text) {
-  on_notice_(text);
-  outcome_.notices.push_back(std::move(text));
+  if (keep_line(outcome_.notices, std::move(text))) on_notice_(outcome_.notices.back());
 }
 
 }  // namespace tidelock::tools

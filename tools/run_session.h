@@ -16,6 +16,7 @@
 #include "dataset.h"
 #include "node_process.h"
 #include "remote_node.h"
+#include "run_limits.h"
 #include "run_options.h"
 
 namespace tidelock::tools {
@@ -36,15 +37,18 @@ struct RunProgress {
 
 class RunSession {
  public:
-  RunSession(const RunOptions& options, const CorePlan& plan, const Dataset& dataset)
-      : options_(options), plan_(plan), dataset_(dataset) {}
+  /// `limits`: of a run on two machines.
+  RunSession(const RunOptions& options, const CorePlan& plan, const Dataset& dataset, const RunLimits& limits)
+      : options_(options), plan_(plan), dataset_(dataset), limits_(limits) {}
   ~RunSession();
 
   using ProgressHandler = std::function<void(const RunProgress&)>;
   using NoticeHandler = std::function<void(const std::string&)>;
   /// Blocks until the run is over. Takes SIGINT and SIGTERM: the first ends the run early, a second at once.
-  /// Errors:   a node could not start; the text is the node's own
+  /// Errors:   a node could not start; the text is the node's own. ECANCELED: a signal came before the run began
   Result<RunOutcome> execute(const ProgressHandler& progress, const NoticeHandler& notice);
+  /// The signal that came, or 0.
+  [[nodiscard]] int signal() const { return signal_; }
 
  private:
   using SteadyClock = std::chrono::steady_clock;
@@ -60,7 +64,6 @@ class RunSession {
 
   Status start();
   Status meet_replica(int receipts_fd);
-  Status take_signals();
   Status step();
   void poll_nodes();
   void read_signals();
@@ -72,22 +75,27 @@ class RunSession {
   [[nodiscard]] bool over() const;
   void close_nodes();
   void extend_deadline();
+  void limit_rest(Duration duration);
   void tell(std::string text);
   void node_failed(std::string text);
 
   const RunOptions& options_;
   const CorePlan& plan_;
   const Dataset& dataset_;
+  const RunLimits limits_;
   Node primary_{"primary", {}, false, false, {}, {}, {}};
   Node replica_{"replica", {}, false, false, {}, {}, {}};
   RemoteNode* remote_ = nullptr;  ///< the replica, if it is on another machine
   FileHandle signals_;
   bool started_ = false;
   bool finish_sent_ = false;
+  bool broken_off_ = false;
   bool enough_ = false;  ///< RunOptions::checks is reached
   RunProgress latest_;
   RunOutcome outcome_;
-  SteadyClock::time_point deadline_;
+  int signal_ = 0;
+  SteadyClock::time_point deadline_;                              ///< progress puts it off
+  SteadyClock::time_point end_ = SteadyClock::time_point::max();  ///< nothing does
   ProgressHandler on_progress_;
   NoticeHandler on_notice_;
 };

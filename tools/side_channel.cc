@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstring>
 #include <poll.h>
-#include <thread>
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -21,12 +20,16 @@ namespace tidelock::tools {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x4353'4C54;  // "TLSC"
-constexpr std::size_t kHeaderBytes = 12;
+constexpr std::size_t kFrameHeaderBytes = 12;
 constexpr std::int64_t kAliveMs = 1'000;
 constexpr std::int64_t kSilenceMs = 30'000;
-constexpr std::size_t kReadBytes = 256 << 10;
+constexpr std::size_t kReceiveBytes = 256 << 10;
 constexpr std::size_t kTextBytesMax = 4096;
 constexpr int kDepthMax = 16;  ///< no message of ours nests deeper
+/// Frames with nothing in them that one receive() passes over.
+constexpr int kAliveFramesMax = 64;
+/// A sent part of the output that is shorter is not worth moving the rest.
+constexpr std::size_t kSentBytesKept = 64 << 10;
 
 std::int64_t now_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -64,18 +67,29 @@ Result<FileHandle> tcp_socket() {
   return socket;
 }
 
-void wait_for(int fd, short events, std::int64_t ms) {
-  pollfd entry{fd, events, 0};
-  ::poll(&entry, 1, static_cast<int>(std::clamp<std::int64_t>(ms, 0, 1'000)));
+std::int64_t left_ms(const SideWait& wait) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(wait.deadline -
+                                                               std::chrono::steady_clock::now())
+      .count();
+}
+
+/// At most so long; a negative `fd` only sleeps.
+/// Errors:   ECANCELED
+Status wait_for(int fd, short events, std::int64_t ms, const SideWait& wait) {
+  pollfd entries[2] = {{fd, events, 0}, {wait.interrupt_fd, POLLIN, 0}};
+  ::poll(entries, 2, static_cast<int>(std::clamp<std::int64_t>(std::min(ms, left_ms(wait)), 0, 5'000)));
+  if (entries[1].revents == 0) return {};
+  return Error::from_errno(ECANCELED, "interrupted while the other machine was waited for");
 }
 
 /// 0, or the errno of the attempt.
-int try_connect(int fd, const sockaddr_in& address, std::int64_t deadline_ms) {
+/// Errors:   ECANCELED
+Result<int> try_connect(int fd, const sockaddr_in& address, const SideWait& wait) {
   if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
+  TL_TRY(wait_for(fd, POLLOUT, 5'000, wait));
   pollfd entry{fd, POLLOUT, 0};
-  const std::int64_t left = std::clamp<std::int64_t>(deadline_ms - now_ms(), 0, 5'000);
-  if (::poll(&entry, 1, static_cast<int>(left)) <= 0) return ETIMEDOUT;
+  if (::poll(&entry, 1, 0) <= 0) return ETIMEDOUT;
   int code = 0;
   socklen_t bytes = sizeof code;
   ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &bytes);
@@ -141,26 +155,30 @@ SideChannel::SideChannel(FileHandle socket)
   ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-Result<SideChannel> SideChannel::connect(const std::string& address, Duration timeout) {
+Result<SideChannel> SideChannel::connect(const std::string& address, const SideWait& wait) {
   TL_TRY(const sockaddr_in to, parse_address(address));
-  const std::int64_t deadline = now_ms() + timeout.ns / 1'000'000;
   for (;;) {
     TL_TRY(FileHandle socket, tcp_socket());
-    const int code = try_connect(socket.get(), to, deadline);
+    TL_TRY(const int code, try_connect(socket.get(), to, wait));
     if (code == 0) return SideChannel(std::move(socket));
-    if (now_ms() >= deadline) {
+    if (left_ms(wait) <= 0) {
       return Error::from_errno(code, fmt::format("nobody answers at {}: start the primary there first, with "
                                                  "--role primary --side-channel {}",
                                                  address, address));
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    TL_TRY(wait_for(-1, 0, 50, wait));
   }
 }
 
 Status SideChannel::send(SideKind kind, std::string_view body) {
   if (body.size() > kSideFrameBytesMax)
     return Error::from_errno(EMSGSIZE, "a message for the side channel is too long");
-  std::array<std::byte, kHeaderBytes> header{};
+  if (unsent() > 0 && unsent() + kFrameHeaderBytes + body.size() > kSideUnsentBytesMax) {
+    TL_TRY(flush());
+    if (unsent() + kFrameHeaderBytes + body.size() > kSideUnsentBytesMax)
+      return Error::from_errno(ENOBUFS, "the other machine takes the side channel's messages too slowly");
+  }
+  std::array<std::byte, kFrameHeaderBytes> header{};
   store(header.data(), kMagic);
   header[4] = static_cast<std::byte>(kind);
   store(header.data() + 8, static_cast<std::uint32_t>(body.size()));
@@ -168,6 +186,10 @@ Status SideChannel::send(SideKind kind, std::string_view body) {
   out_.append(body);
   said_ms_ = now_ms();
   return flush();
+}
+
+Status SideChannel::send(const nlohmann::json& message) {
+  return send(SideKind::json, message.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 Status SideChannel::flush() {
@@ -180,6 +202,8 @@ Status SideChannel::flush() {
     const ssize_t count = ::send(socket_.get(), out_.data() + out_sent_, unsent(), MSG_NOSIGNAL);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EAGAIN) {
+      // No more is moved than has been sent since the last time, so that each byte is moved once or twice.
+      if (out_sent_ >= std::max(kSentBytesKept, unsent())) out_.erase(0, std::exchange(out_sent_, 0));
       if (now_ms() - taken_ms_ < kSilenceMs) return {};
       return Error::from_errno(ETIMEDOUT, "the other machine takes nothing from the side channel");
     }
@@ -192,14 +216,12 @@ Status SideChannel::flush() {
   return {};
 }
 
-Status SideChannel::send_all() {
-  // For all of it: one that takes a byte now and then holds nobody up for longer.
-  const std::int64_t deadline = now_ms() + kSilenceMs;
+Status SideChannel::send_all(const SideWait& wait) {
   TL_TRY(flush());
   while (unsent() > 0) {
-    if (now_ms() >= deadline)
+    if (left_ms(wait) <= 0)
       return Error::from_errno(ETIMEDOUT, "the other machine takes the side channel's messages too slowly");
-    wait_for(socket_.get(), POLLOUT, 100);
+    TL_TRY(wait_for(socket_.get(), POLLOUT, 100, wait));
     TL_TRY(flush());
   }
   return {};
@@ -207,12 +229,11 @@ Status SideChannel::send_all() {
 
 Status SideChannel::read_some() {
   in_.erase(0, std::exchange(in_taken_, 0));
-  const std::size_t had = in_.size();
-  in_.resize(had + kReadBytes);
-  const ssize_t count = ::recv(socket_.get(), in_.data() + had, kReadBytes, 0);
+  arriving_.resize(kReceiveBytes);
+  const ssize_t count = ::recv(socket_.get(), arriving_.data(), arriving_.size(), 0);
   const int code = errno;
-  in_.resize(had + (count > 0 ? static_cast<std::size_t>(count) : 0));
   if (count > 0) {
+    in_.append(arriving_.data(), static_cast<std::size_t>(count));
     heard_ms_ = now_ms();
     return {};
   }
@@ -225,7 +246,7 @@ Status SideChannel::read_some() {
 
 Result<std::optional<SideFrame>> SideChannel::take_frame() {
   const std::size_t have = in_.size() - in_taken_;
-  if (have < kHeaderBytes) return std::optional<SideFrame>();
+  if (have < kFrameHeaderBytes) return std::optional<SideFrame>();
   const std::byte* const header = as_bytes(in_).data() + in_taken_;
   const auto kind = static_cast<std::uint8_t>(header[4]);
   const auto length = load<std::uint32_t>(header + 8);
@@ -233,35 +254,44 @@ Result<std::optional<SideFrame>> SideChannel::take_frame() {
   if (load<std::uint32_t>(header) != kMagic || reserved || kind < 1 || kind > 5)
     return bad_message("something that is no frame");
   if (length > kSideFrameBytesMax) return bad_message("a frame that is too long");
-  if (have < kHeaderBytes + length) return std::optional<SideFrame>();
-  SideFrame frame{static_cast<SideKind>(kind), in_.substr(in_taken_ + kHeaderBytes, length)};
-  in_taken_ += kHeaderBytes + length;
+  if (have < kFrameHeaderBytes + length) return std::optional<SideFrame>();
+  SideFrame frame{static_cast<SideKind>(kind), in_.substr(in_taken_ + kFrameHeaderBytes, length)};
+  in_taken_ += kFrameHeaderBytes + length;
   return std::optional<SideFrame>(std::move(frame));
 }
 
 Result<std::optional<SideFrame>> SideChannel::receive() {
-  for (;;) {
+  for (int passed = 0; passed < kAliveFramesMax;) {
     TL_TRY(auto frame, take_frame());
     if (!frame) {
       const std::size_t before = in_.size() - in_taken_;
       TL_TRY(read_some());
-      if (in_.size() == before) return std::optional<SideFrame>();
+      if (in_.size() == before) break;
     } else if (frame->kind != SideKind::alive) {
       return frame;
+    } else {
+      ++passed;
     }
   }
+  return std::optional<SideFrame>();
 }
 
-Result<SideFrame> SideChannel::receive(Duration timeout) {
-  const std::int64_t deadline = now_ms() + timeout.ns / 1'000'000;
+bool SideChannel::buffered() const {
+  const std::size_t have = in_.size() - in_taken_;
+  if (have < kFrameHeaderBytes) return false;
+  const auto length = load<std::uint32_t>(as_bytes(in_).data() + in_taken_ + 8);
+  return length > kSideFrameBytesMax || have >= kFrameHeaderBytes + length;
+}
+
+Result<SideFrame> SideChannel::receive(const SideWait& wait) {
   for (;;) {
     TL_TRY(flush());
     TL_TRY(auto frame, receive());
     if (frame) return *std::move(frame);
-    if (now_ms() >= deadline) {
+    if (left_ms(wait) <= 0) {
       return Error::from_errno(ETIMEDOUT, "the other machine did not answer on the side channel in time");
     }
-    wait_for(socket_.get(), POLLIN, std::min<std::int64_t>(100, deadline - now_ms()));
+    TL_TRY(wait_for(socket_.get(), POLLIN, buffered() ? 0 : 100, wait));
   }
 }
 

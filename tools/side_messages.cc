@@ -1,5 +1,6 @@
 #include "side_messages.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cmath>
@@ -14,6 +15,8 @@ namespace {
 constexpr std::array kAllCounters{"keys",       "loaded",           "reads",   "writes", "failed",
                                   "receipts",   "receipts_skipped", "checked", "stale",  "wrong",
                                   "unverified", "digest_keys",      "last_lsn"};
+constexpr std::array kAllHistograms{"ack_ns", "check_delay_ns"};
+constexpr std::array kAllTexts{"digest", "first_error", "first_violation"};
 /// Not digest_keys, nor the digest: a node that could not compute it leaves it out, and has failed.
 constexpr std::array kPrimaryCounters{"keys",     "loaded",           "reads",   "writes", "failed",
                                       "receipts", "receipts_skipped", "last_lsn"};
@@ -33,6 +36,7 @@ bool is_text(const nlohmann::json& json, const char* name) {
 
 bool is_histogram(const nlohmann::json& json) {
   if (!json.is_object() || !json.contains("buckets") || !json["buckets"].is_array()) return false;
+  if (json["buckets"].size() > Histogram::kBuckets || json.size() != 4) return false;
   for (const auto& bucket : json["buckets"]) {
     const bool good = bucket.is_array() && bucket.size() == 2 && bucket[0].is_number_unsigned() &&
                       bucket[1].is_number_unsigned() && bucket[0].get<std::uint64_t>() < Histogram::kBuckets;
@@ -45,6 +49,7 @@ bool between(double value, double least, double most) { return value >= least &&
 
 Status check_ranges(const RunOptions& run) {
   const bool good = run.shards >= 1 && run.shards <= 256 && between(run.timeout_s, 0.001, 3'600) &&
+                    between(run.duration_s, 0, 86'400) && between(run.read_ratio, 0, 1) &&
                     run.in_flight >= 1 && run.in_flight <= 10'000 && run.value_bytes <= kValueBytesMax &&
                     run.ack <= AckLevel::applied && run.link <= LinkKind::verbs;
   return good ? Status() : Status(bad("a run whose numbers are out of range"));
@@ -100,19 +105,19 @@ Result<SideConfig> side_config_from(const nlohmann::json& json, const RunOptions
 
 Status check_shard_result(const nlohmann::json& result, std::uint32_t shards, NodeRole role) {
   if (!result.is_object() || !is_number(result, "shard", shards - 1)) return bad("a result of no shard");
-  for (const auto& [name, value] : result.items()) {
-    const bool histogram = name == "ack_ns" || name == "check_delay_ns";
-    if (histogram ? !is_histogram(value) : !value.is_number_unsigned() && !value.is_string())
-      return bad("a result whose " + name + " makes no sense");
-  }
-  for (const char* text : {"digest", "first_error", "first_violation"}) {
-    if (result.contains(text) && !result[text].is_string()) return bad("a result whose texts are none");
-  }
   // Sums of so many must not wrap around, whatever another machine says.
   constexpr std::uint64_t kCountMax = 1ULL << 53;
-  for (const char* number : kAllCounters) {
-    if (result.contains(number) && !is_number(result, number, kCountMax))
-      return bad("a result whose numbers are none");
+  const auto one_of = [](const std::string& name, std::span<const char* const> names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  // Results are kept until the end, so nothing else may come with them.
+  for (const auto& [name, value] : result.items()) {
+    bool good = name == "shard";
+    if (one_of(name, kAllHistograms)) good = is_histogram(value);
+    if (one_of(name, kAllTexts)) good = value.is_string();
+    if (one_of(name, kAllCounters))
+      good = value.is_number_unsigned() && value.get<std::uint64_t>() <= kCountMax;
+    if (!good) return bad("a result whose " + name.substr(0, 40) + " makes no sense");
   }
   const std::span<const char* const> counted =
       role == NodeRole::primary ? std::span<const char* const>(kPrimaryCounters) : kReplicaCounters;

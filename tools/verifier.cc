@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <tidelock/base/counter.h>
 #include <tidelock/engine/errc.h>
 #include <tidelock/reactor/fiber.h>
 #include <tidelock/reactor/reactor.h>
@@ -14,14 +15,10 @@
 namespace tidelock::tools {
 namespace {
 
-constexpr std::size_t kBatch = 16;
+constexpr std::size_t kCheckBatch = 16;
 // An empty queue is looked at again after a pause that doubles up to the longest.
 constexpr Duration kShortestPause = microseconds(20);
 constexpr Duration kLongestPause = milliseconds(1);
-
-void add(std::atomic<std::uint64_t>& counter) {
-  counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-}
 
 }  // namespace
 
@@ -41,8 +38,8 @@ void ShardVerifier::body() {
   while (true) {
     // Before the pop: what was pushed before finish() is then seen by this round.
     const bool last_round = finishing_.load(std::memory_order_acquire);
-    ReceiptNote notes[kBatch];
-    const std::size_t count = receipts_.pop(notes, kBatch);
+    ReceiptNote notes[kCheckBatch];
+    const std::size_t count = receipts_.pop(notes, kCheckBatch);
     for (std::size_t i = 0; i < count; ++i) check(notes[i]);
     if (count > 0) {
       pause = kShortestPause;
@@ -69,21 +66,21 @@ void ShardVerifier::check(const ReceiptNote& note) {
   }
   const Result<Lsn> seen = engine_.get(key, value_, options);
   if (!seen && !(seen.error() == EngineErrc::not_found)) {
-    add(counters_.unverified);
+    bump(counters_.unverified);
     return note_violation(
         fmt::format("shard {}: LSN {}: {}", shard_.value, note.lsn, seen.error().message()));
   }
-  add(counters_.checked);
+  bump(counters_.checked);
   const Duration delay = engine_.reactor(shard_).now() - note.acknowledged;
   delay_.record(static_cast<std::uint64_t>(std::max<std::int64_t>(delay.ns, 0)));
   if (!seen || seen->value < note.lsn) {
-    add(counters_.stale);
+    bump(counters_.stale);
     return note_violation(fmt::format("shard {}: key \"{}\" was notified at LSN {} and read at LSN {}",
                                       shard_.value, printable(std::string(key)), note.lsn,
                                       seen ? seen->value : 0));
   }
   if (seen->value == note.lsn && crc32c(0, as_bytes(value_)) != note.value_crc) {
-    add(counters_.wrong);
+    bump(counters_.wrong);
     note_violation(fmt::format("shard {}: key \"{}\" at LSN {} holds other bytes than were written",
                                shard_.value, printable(std::string(key)), note.lsn));
   }

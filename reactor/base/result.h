@@ -49,7 +49,8 @@ template <class T>
 class [[nodiscard]] Result {
  public:
   using value_type = T;
-  Result(T value) : value_(std::move(value)) {}      // NOLINT(google-explicit-constructor)
+  Result(const T& value) : value_(value) {}          // NOLINT(google-explicit-constructor)
+  Result(T&& value) : value_(std::move(value)) {}    // NOLINT(google-explicit-constructor)
   Result(Error error) : error_(std::move(error)) {}  // NOLINT(google-explicit-constructor)
   template <class E, class = std::enable_if_t<std::is_error_code_enum_v<E>>>
   Result(E code) : error_(Error(code)) {}  // NOLINT(google-explicit-constructor)

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include <tidelock/base/check.h>
+#include <tidelock/base/counter.h>
 #include <tidelock/reactor/fence.h>
 #include <tidelock/replication/errc.h>
 
@@ -15,11 +16,6 @@
 
 namespace tidelock {
 namespace {
-
-/// Single writer: a load and a store, no locked instruction.
-void bump(std::atomic<std::uint64_t>& counter, std::uint64_t by = 1) {
-  counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
-}
 
 /// `value` is a legal successor of `seen` if it went forward, and not beyond `limit`. Unsigned arithmetic
 /// makes a step back a huge step forward.

@@ -6,6 +6,8 @@
 
 #include <sys/socket.h>
 
+#include <tidelock/reactor/errc.h>
+
 #include "shm_handshake.h"
 #include "shm_socket.h"
 
@@ -30,10 +32,12 @@ Error cannot_connect(int code, const std::string& path) {
 }
 
 /// The primary may start a moment after us, so we knock until the deadline.
-Result<UniqueFd> connect_until(const std::string& path, const UnixAddress& address, Instant deadline) {
+Result<UniqueFd> connect_until(const std::string& path, const UnixAddress& address, Instant deadline,
+                               const std::atomic<bool>& interrupted) {
   constexpr Duration kPauseMax = milliseconds(50);
   Duration pause = milliseconds(1);
   for (;;) {
+    if (interrupted) return Error(ReactorErrc::closed, "connecting to '" + path + "' was given up");
     TL_TRY(auto socket, unix_socket());
     if (::connect(socket.get(), address.get(), address.bytes) == 0) return socket;
     const int code = errno;
@@ -47,10 +51,11 @@ Result<UniqueFd> connect_until(const std::string& path, const UnixAddress& addre
 
 }  // namespace
 
-Result<ConnectedPeer> shm_connect(const std::string& path, const Hello& ours, Duration timeout) {
+Result<ConnectedPeer> shm_connect(const std::string& path, const Hello& ours, Duration timeout,
+                                  const std::atomic<bool>& interrupted) {
   const Instant deadline = control_now() + timeout;
   TL_TRY(const UnixAddress address, unix_address(path));
-  TL_TRY(auto socket, connect_until(path, address, deadline));
+  TL_TRY(auto socket, connect_until(path, address, deadline, interrupted));
   TL_TRY(check_peer_user(socket.get()));
   return say_hello(std::move(socket), ours, deadline);
 }

@@ -3,6 +3,7 @@
 /// Thread:   a control thread; every call blocks at most until its deadline
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -19,7 +20,10 @@ inline constexpr Duration kHandshakeStep = seconds(2);
 
 /// Transport::listen and Transport::connect of the shm link, see shm.h.
 Result<std::unique_ptr<PeerListener>> shm_listen(const std::string& path);
-Result<ConnectedPeer> shm_connect(const std::string& path, const Hello& ours, Duration timeout);
+/// `interrupted` ends the wait for a primary that is not there; one that listens answers, or `timeout` ends
+/// it.
+Result<ConnectedPeer> shm_connect(const std::string& path, const Hello& ours, Duration timeout,
+                                  const std::atomic<bool>& interrupted);
 
 void send_refusal(int fd, const Refusal& refusal);
 

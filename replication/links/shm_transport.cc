@@ -1,5 +1,6 @@
 // What shm.h makes of the parts of this folder.
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <utility>
 
@@ -23,9 +24,13 @@ class ShmTransport final : public Transport {
     return shm_listen(address);
   }
   Result<ConnectedPeer> connect(const std::string& address, const Hello& ours, Duration timeout) override {
-    return shm_connect(address, ours, timeout);
+    return shm_connect(address, ours, timeout, interrupted_);
   }
+  void interrupt() override { interrupted_ = true; }
   [[nodiscard]] const char* kind() const override { return "shm"; }
+
+ private:
+  std::atomic<bool> interrupted_{false};
 };
 
 }  // namespace

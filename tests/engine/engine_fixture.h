@@ -18,6 +18,13 @@ namespace tidelock::test {
 /// No wait of a test is longer.
 inline constexpr Duration kPatience = seconds(60);
 
+/// Writes of a test that wants many: the sanitizers take several times as long for each.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr int kMany = 300;
+#else
+inline constexpr int kMany = 2000;
+#endif
+
 inline Options small_options(std::uint32_t shards = 1) {
   Options options;
   options.shards = shards;

@@ -13,6 +13,7 @@
 #include <tidelock/engine/errc.h>
 
 #include "engine_fixture.h"
+#include "has.h"
 
 using namespace tidelock;
 using namespace tidelock::test;
@@ -58,8 +59,6 @@ class Asking {
   int fd_;
   bool connected_ = false;
 };
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 
@@ -167,6 +166,19 @@ TEST_CASE("an inspection socket in the file system is its user's, and goes with 
     CHECK(Asking(path).connected());
   }
   CHECK_FALSE(std::filesystem::exists(path));
+}
+
+TEST_CASE("an abstract name that somebody has is an event, and the engine works without") {
+  const std::string path = unique_path();
+  Options options = small_options();
+  options.inspect = path + "-taken";
+  REQUIRE(options.inspect[0] == '@');
+  const auto first = open(options);
+  const auto second = Engine::open(options);
+  REQUIRE(second.has_value());
+  CHECK(has_event(**second, "cannot listen on '" + options.inspect));
+  CHECK((*second)->put("key", "value").has_value());
+  CHECK(Asking(options.inspect).connected());  // to the first
 }
 
 TEST_CASE("a file that is no socket, named as the inspection socket, is refused and survives") {

@@ -8,15 +8,10 @@
 #include <tidelock/reactor/reactor.h>
 
 #include "engine/engine_fixture.h"
+#include "sanitized.h"
 
 using namespace tidelock;
 using namespace tidelock::test;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 TEST_SUITE_BEGIN("engine/engine");
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <deque>
 #include <map>
 #include <random>
 #include <set>
@@ -14,10 +15,13 @@
 
 #include <tidelock/engine/errc.h>
 
+#include "arena.h"
 #include "engine/heap_count.h"
+#include "sanitized.h"
 
 using namespace tidelock;
 using tidelock::test::heap_allocations;
+using tidelock::test::kSanitized;
 
 namespace {
 
@@ -147,6 +151,149 @@ void model_step(Table& table, Model& model, std::mt19937_64& random, const std::
     if (wanted != model.end()) REQUIRE(found == wanted->second.second);
   }
 }
+
+Table::Assembly assembled(Table& table, const std::string& key, const std::string& value) {
+  auto assembly =
+      table.assemble(static_cast<std::uint32_t>(key.size()), static_cast<std::uint32_t>(value.size()));
+  REQUIRE(assembly);
+  assembly->write(0, as_bytes(key));
+  assembly->write(key.size(), as_bytes(value));
+  return *std::move(assembly);
+}
+
+bool put_newer(Table& table, const std::string& key, const std::string& value, std::uint64_t lsn,
+               std::uint64_t mask = ~0ULL) {
+  const auto done = table.put_newer(hash_of(key) & mask, as_bytes(key), as_bytes(value), {lsn});
+  REQUIRE(done);
+  return *done;
+}
+
+/// A table that is written to, and another that a walk over it and its writes fill together, each at its own
+/// pace: what the walk saw may come before the writes that made it, but not after later ones.
+class CopyModel {
+ public:
+  CopyModel(std::uint64_t seed, std::uint64_t mask) : random_(seed), mask_(mask) {
+    for (int i = 0; i < 200; ++i) keys_.push_back("key " + std::to_string(i));
+  }
+
+  void run() {
+    for (int i = 0; i < 400; ++i) write();
+    writes_.clear();  // before the walk began, and no longer at hand
+    for (bool walked = false; !walked || !large_.empty();) {
+      for (std::uint64_t i = random_() % 8; i > 0; --i) write();
+      for (std::uint64_t i = random_() % 8; i > 0 && !writes_.empty(); --i) apply_oldest();
+      if (!large_.empty() && random_() % 2 == 0) {
+        continue_large();
+      } else if (!walked) {
+        walked = !walk();
+      }
+    }
+    while (!writes_.empty()) apply_oldest();
+    CHECK(copy_->keys() == source_->keys());
+    CHECK(digest(*copy_) == digest(*source_));
+    CHECK(copy_->pins() == 0);
+  }
+  std::uint64_t yielded = 0;  ///< of the copy's: something newer was there
+  std::uint64_t voided = 0;   ///< large values that were replaced while they travelled
+
+ private:
+  struct Write {
+    std::string key, value;
+    std::uint64_t lsn;
+    bool is_put;
+  };
+  struct Large {
+    std::string key;
+    std::uint64_t lsn;
+    Table::Assembly assembly;
+    Table::Pin pin;
+    std::size_t at = 0;
+  };
+  static constexpr std::size_t kLarge = 66'000;
+
+  [[nodiscard]] std::uint64_t hash(const std::string& key) const { return hash_of(key) & mask_; }
+
+  void write() {
+    Write next{keys_[random_() % keys_.size()], {}, ++lsn_, random_() % 3 != 0};
+    if (next.is_put) {
+      const std::size_t bytes = random_() % 20 == 0 ? kLarge + random_() % kLarge : random_() % 300;
+      next.value = random_bytes(random_, bytes);
+      put(*source_, hash(next.key), next.key, next.value, next.lsn);
+    } else {
+      source_->erase(hash(next.key), as_bytes(next.key));
+    }
+    writes_.push_back(std::move(next));
+  }
+
+  void apply_oldest() {
+    const Write next = std::move(writes_.front());
+    writes_.pop_front();
+    if (!next.is_put) {
+      copy_->erase_older(hash(next.key), as_bytes(next.key), {next.lsn});
+      return;
+    }
+    const auto done =
+        next.value.size() > kLarge
+            ? copy_->commit_newer(assembled(*copy_, next.key, next.value), hash(next.key), {next.lsn})
+            : copy_->put_newer(hash(next.key), as_bytes(next.key), as_bytes(next.value), {next.lsn});
+    REQUIRE(done);
+    if (!*done) ++yielded;
+  }
+
+  /// False: that was the last step.
+  bool walk() {
+    position_ = source_->scan(
+        position_, 2000,
+        [](void* context, Bytes key, Bytes value, Lsn lsn) {
+          static_cast<CopyModel*>(context)->take(key, value, lsn);
+        },
+        this);
+    return position_ != 0;
+  }
+
+  void take(Bytes key, Bytes value, Lsn lsn) {
+    if (value.size() <= kLarge) {
+      REQUIRE(copy_->put_newer(hash(std::string(as_text(key))), key, value, lsn));
+      return;
+    }
+    Large large{std::string(as_text(key)), lsn.value, {}, {}};
+    auto assembly =
+        copy_->assemble(static_cast<std::uint32_t>(key.size()), static_cast<std::uint32_t>(value.size()));
+    REQUIRE(assembly);
+    large.assembly = *std::move(assembly);
+    large.assembly.write(0, key);
+    large.pin = source_->pin(hash(large.key), key);
+    large_.push_back(std::move(large));
+  }
+
+  /// A piece of the oldest; in the turn of its last one it is looked for whether it is still what is there.
+  void continue_large() {
+    Large& large = large_.front();
+    const Bytes value = large.pin.value();
+    const std::size_t piece = std::min<std::size_t>(30'000, value.size() - large.at);
+    large.assembly.write(large.key.size() + large.at, value.subspan(large.at, piece));
+    large.at += piece;
+    if (large.at < value.size()) return;
+    std::uint64_t lsn = 0;
+    get(*source_, hash(large.key), large.key, &lsn);
+    if (lsn == large.lsn) {
+      REQUIRE(copy_->commit_newer(std::move(large.assembly), hash(large.key), {large.lsn}));
+    } else {
+      ++voided;
+    }
+    large_.pop_front();
+  }
+
+  std::mt19937_64 random_;
+  std::uint64_t mask_;
+  std::unique_ptr<Table> source_ = open();
+  std::unique_ptr<Table> copy_ = open();
+  std::vector<std::string> keys_;
+  std::deque<Write> writes_;  ///< that the copy has not seen
+  std::deque<Large> large_;   ///< that the walk came upon
+  std::uint64_t lsn_ = 0;
+  std::uint64_t position_ = 0;
+};
 
 }  // namespace
 
@@ -530,6 +677,130 @@ TEST_SUITE("engine/table") {
       put(*table, "big", std::string(100'000, '4'), 5);
     }
     CHECK(table->memory_bytes() < before + 1'000'000);
+  }
+
+  TEST_CASE(
+      "engine/table: by LSN an older put comes to nothing after a newer one, and so does the same twice") {
+    // In a cell, in two, in a slab, in an extent; each over each.
+    const std::array<std::size_t, 4> sizes = {10, 90, 3000, 70'000};
+    for (const std::size_t newer : sizes) {
+      for (const std::size_t older : sizes) {
+        auto table = open();
+        std::uint64_t lsn = 0;
+        CHECK(put_newer(*table, "k", std::string(newer, 'n'), 5));
+        CHECK_FALSE(put_newer(*table, "k", std::string(older, 'o'), 4));
+        CHECK_FALSE(put_newer(*table, "k", std::string(older, 's'), 5));
+        CHECK(get(*table, hash_of("k"), "k", &lsn) == std::string(newer, 'n'));
+        CHECK(lsn == 5);
+        CHECK(put_newer(*table, "k", std::string(older, 'p'), 6));
+        CHECK(get(*table, hash_of("k"), "k", &lsn) == std::string(older, 'p'));
+        CHECK(lsn == 6);
+        CHECK(table->keys() == 1);
+      }
+    }
+  }
+
+  TEST_CASE("engine/table: by LSN an erase removes only what is older") {
+    auto table = open();
+    CHECK_FALSE(table->erase_older(hash_of("k"), as_bytes("k"), {9}));
+    put(*table, "k", "v", 5);
+    CHECK_FALSE(table->erase_older(hash_of("k"), as_bytes("k"), {4}));
+    CHECK_FALSE(table->erase_older(hash_of("k"), as_bytes("k"), {5}));
+    CHECK(get(*table, "k") == "v");
+    CHECK(table->erase_older(hash_of("k"), as_bytes("k"), {6}));
+    CHECK(get(*table, "k") == "<absent>");
+    CHECK(table->keys() == 0);
+  }
+
+  TEST_CASE(
+      "engine/table: by LSN an assembled put loses to a newer one that came meanwhile, and is dropped") {
+    auto table = open();
+    const std::string large(100'000, 'l');
+    auto assembly = assembled(*table, "k", large);
+    put(*table, "k", "live", 8);
+    const std::uint64_t before = table->memory_bytes();
+    auto done = table->commit_newer(std::move(assembly), hash_of("k"), {7});
+    REQUIRE(done);
+    CHECK_FALSE(*done);
+    CHECK(get(*table, "k") == "live");
+    done = table->commit_newer(assembled(*table, "k", large), hash_of("k"), {8});
+    REQUIRE(done);
+    CHECK_FALSE(*done);
+    CHECK(table->memory_bytes() == before);  // the next took the dropped one's memory
+    std::uint64_t lsn = 0;
+    done = table->commit_newer(assembled(*table, "k", large), hash_of("k"), {9});
+    REQUIRE(done);
+    CHECK(*done);
+    CHECK(get(*table, hash_of("k"), "k", &lsn) == large);
+    CHECK(lsn == 9);
+    CHECK(table->keys() == 1);
+  }
+
+  TEST_CASE("engine/table: what yields by LSN takes no memory, also at the limit") {
+    auto table = open(1 << 20);
+    std::uint64_t lsn = 1;
+    for (;; ++lsn) {
+      const std::string key = "k" + std::to_string(lsn);
+      const auto done = table->put_newer(hash_of(key), as_bytes(key), as_bytes(std::string(300, 'v')), {lsn});
+      if (done) continue;
+      CHECK(done.error() == EngineErrc::out_of_memory);
+      break;
+    }
+    CHECK_FALSE(put_newer(*table, "k1", std::string(20'000, 'o'), 1));
+    CHECK(table->keys() == lsn - 1);
+  }
+
+  TEST_CASE("engine/table: a walk by hash and the writes since make a copy, whatever overtakes what") {
+    std::uint64_t yielded = 0, voided = 0;
+    for (const std::uint64_t mask : {~0ULL, 0x0000'0000'0070'0000ULL}) {
+      for (std::uint64_t seed = 1; seed <= (kSanitized ? 3 : 10); ++seed) {
+        CAPTURE(mask);
+        CAPTURE(seed);
+        CopyModel model(seed, mask);
+        model.run();
+        yielded += model.yielded;
+        voided += model.voided;
+      }
+    }
+    CHECK(yielded > 5);
+    CHECK(voided > 0);
+  }
+
+  TEST_CASE("engine/table: a retired table goes in slices, and not before its last pin") {
+    constexpr std::size_t kSliceBytes = 256 << 10;
+    auto table = Table::create({.memory_bytes_max = 0, .huge_pages = true, .number = 7});
+    REQUIRE(table);
+    Table& retired = **table;
+    CHECK(retired.number() == 7);
+    for (int i = 0; i < 40'000; ++i) put(retired, "k" + std::to_string(i), std::string(90, 'v'), 1);
+    for (int i = 0; i < 20; ++i) put(retired, "large" + std::to_string(i), std::string(1 << 20, 'l'), 1);
+    for (int i = 0; i < 5; ++i) put(retired, "large" + std::to_string(i), "freed", 2);
+    const std::uint64_t whole = retired.memory_bytes();
+    {
+      const Table::Pin first = retired.pin(hash_of("large7"), as_bytes("large7"));
+      {
+        const Table::Pin second = retired.pin(hash_of("large8"), as_bytes("large8"));
+        CHECK(retired.pins() == 2);
+        CHECK_FALSE(retired.dismantle(kSliceBytes));
+      }
+      CHECK(retired.pins() == 1);
+      CHECK_FALSE(retired.dismantle(kSliceBytes));
+      CHECK(retired.memory_bytes() == whole);
+      CHECK(as_text(first.value()) == std::string(1 << 20, 'l'));
+    }
+    CHECK(retired.pins() == 0);
+    std::uint64_t left = whole;
+    std::size_t slices = 0;
+    for (bool done = false; !done; ++slices) {
+      REQUIRE(slices < 1000);
+      done = retired.dismantle(kSliceBytes);
+      // A chunk goes whole.
+      REQUIRE(retired.memory_bytes() <= left);
+      REQUIRE(left - retired.memory_bytes() <= kSliceBytes + Arena::kChunkBytes);
+      left = retired.memory_bytes();
+    }
+    CHECK(left == 0);
+    CHECK(slices > (16U << 20) / kSliceBytes);
   }
 
   TEST_CASE("engine/table: overwriting in steady state takes nothing from the heap") {

@@ -10,8 +10,8 @@
 
 #include <tidelock/base/check.h>
 #include <tidelock/rdma/private_data.h>
+#include <tidelock/reactor/header_sum.h>
 
-#include "checksum.h"
 #include "message.h"
 
 namespace tidelock::test {
@@ -48,7 +48,7 @@ inline void decode_private_data(Bytes bytes, RdmaDecodeCounts& counts) {
   }
   if (const auto reject = decode_reject(bytes)) {
     ++counts.rejects;
-    TL_ASSERT(!describe(*reject).empty(), "a reject says why");
+    TL_ASSERT(!describe(*reject).empty() && !describe_given(*reject).empty(), "a reject says why");
     std::array<std::byte, kConnectRejectBytes> again{};
     encode_reject(*reject, again);
     TL_ASSERT(starts_with(bytes, again), "an accepted reject has one encoding");
@@ -81,14 +81,13 @@ inline void decode_rdma_bytes(Bytes bytes, RdmaDecodeCounts& counts) {
   for (const std::size_t size : {kConnectRequestBytes, kConnectReplyBytes, kConnectRejectBytes}) {
     if (copy.size() < size) continue;
     const std::uint32_t was = load<std::uint32_t>(copy.data() + size - 4);
-    store(copy.data() + size - 4, header_crc(Bytes(copy).first(size - 4)));
+    store(copy.data() + size - 4, header_sum(Bytes(copy).first(size - 4)));
     decode_private_data(copy, counts);
     store(copy.data() + size - 4, was);
   }
   if (copy.size() < kMessageHeaderBytes) return;
-  constexpr std::size_t kCrcAt = 12;
-  store(copy.data() + kCrcAt, std::uint32_t{0});
-  store(copy.data() + kCrcAt, header_crc(Bytes(copy).first(kMessageHeaderBytes)));
+  constexpr std::size_t kSumAt = kMessageHeaderBytes - 4;
+  store(copy.data() + kSumAt, header_sum(Bytes(copy).first(kSumAt)));
   decode_rdma_message(copy, counts);
 }
 

@@ -144,14 +144,23 @@ void fuzz_memory(Input& input, NodeRole victim_role) {
         store(at, kShmTailMarker);
         break;
       case 6: {
-        FrameHeader header{kContext.history, {},    kContext.generation, kContext.shard, sequence, 0, 1,
-                           Lsn{1},           Lsn{1}};
+        FrameHeader header;
+        header.history = kContext.history;
+        header.generation = kContext.generation;
+        header.shard = kContext.shard;
+        header.sequence = sequence;
+        header.entries = 1;
+        header.first_lsn = header.last_lsn = {1};
         header.payload_bytes = input.next<std::uint32_t>() & 0x1'fff8;
         encode_frame_header(header, std::span<std::byte, kFrameHeaderBytes>(at, kFrameHeaderBytes));
         break;
       }
       case 7: {
-        ControlFrame frame{kContext.history, {}, kContext.generation, kContext.shard, false, sequence};
+        ControlFrame frame;
+        frame.history = kContext.history;
+        frame.generation = kContext.generation;
+        frame.shard = kContext.shard;
+        frame.sequence = sequence;
         std::byte* const slot = lane + (position / kShmBatchAlignment % kSlots) * kControlFrameBytes;
         encode_control(frame, std::span<std::byte, kControlFrameBytes>(slot, kControlFrameBytes));
         break;

@@ -5,17 +5,21 @@
 #include <cstdint>
 #include <vector>
 
+#include <tidelock/reactor/header_sum.h>
+
 #include "wire_decoders.h"
+#include "wire_seeds.h"
 
 using namespace tidelock;
 
 namespace {
 
-/// Where each kind of message has its CRC, and what it covers.
+/// Each kind of message ends with its checksum.
 void repair(std::vector<std::byte> bytes, std::size_t size, test::DecodeCounts& counts) {
   if (bytes.size() < size) return;
   const std::size_t at = size - 4;
-  store(bytes.data() + at, crc32c(0, Bytes(bytes).first(at)));
+  const bool has_sum = size == kFrameHeaderBytes || size == kControlFrameBytes;
+  store(bytes.data() + at, has_sum ? header_sum(Bytes(bytes).first(at)) : crc32c(0, Bytes(bytes).first(at)));
   test::decode_everything(bytes, counts);
 }
 
@@ -35,5 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     store(entry.data(), crc32c(0, Bytes(entry).subspan(4)));
     test::decode_entries(entry, counts);
   }
+  std::vector<std::byte> range = copy;
+  if (test::repair_range(range)) test::decode_ranges(range, counts);
   return 0;
 }

@@ -57,9 +57,11 @@ start_machine() {
   if [ "$name" = b ]; then peer=a index=2; fi
   [ "$machines" = 1 ] || show=(sed -u "s/^/$name: /")
   # shellcheck disable=SC2054  # QEMU's own commas
+  # No PIT: on a busy host the kernel measured the TSC against it at a thirtieth of what it is, took that, and had a
+  # clock that ran thirty times too fast for the rest of the boot. Without it the HPET is what it measures against.
   local arguments=(
-    -accel tcg,thread=multi -cpu max -smp "$cpus" -m "$memory" -nodefaults -no-user-config -display none -monitor none
-    -no-reboot -kernel "$kernel" -initrd "$initramfs"
+    -accel tcg,thread=multi -machine pc,pit=off -cpu max -smp "$cpus" -m "$memory"
+    -nodefaults -no-user-config -display none -monitor none -no-reboot -kernel "$kernel" -initrd "$initramfs"
     # Little on the console while booting, and warnings from then on. Watchdogs are patient, for emulation is slow.
     -append "console=ttyS0 loglevel=5 log_buf_len=1M panic=-1 no_timer_check tsc=reliable maxcpus=1 net.ifnames=0 \
 watchdog_thresh=30 rcupdate.rcu_cpu_stall_timeout=60 machine=$name machines=$machines"

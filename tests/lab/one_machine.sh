@@ -52,8 +52,5 @@ said "tidelock pingpong"
 pingpong link -a -n 5 --warmup 1
 pingpong send -n 50
 said "rdma_device_test"
-"$rdma_test" --duration=true --test-case-exclude='rdma/port*'
-# The last, since soft-RoCE does not recover from it.
-said "rdma_device_test, ports that go down"
-"$rdma_test" --duration=true --test-case='rdma/port*'
+"$rdma_test" --duration=true
 said "done"

@@ -52,7 +52,8 @@ machine_is_ready() { compgen -G "$TMPDIR/*/a/ready" >/dev/null; }
 inside='
   set -e
   [ "$TIDELOCK_VERBS_DEVICE $TIDELOCK_VERBS_PEER_DEVICE" = "rxe_v0 rxe_v1" ]
-  [ "$(cat /sys/class/infiniband/rxe_v[01]/ports/1/state)" = "$(echo 4: ACTIVE; echo 4: ACTIVE)" ]
+  ports_are() { [ "$(cat /sys/class/infiniband/rxe_v[01]/ports/1/state)" = "$(echo "$1"; echo "$1")" ]; }
+  ports_are "4: ACTIVE"
   ping() { rping -c -I 10.0.0.2 -a 10.0.0.1 -C 3; }
   rping -s -P -a 10.0.0.1 &
   server=$!
@@ -62,8 +63,18 @@ inside='
   lab-link cut v1
   ! timeout 3 rping -c -I 10.0.0.2 -a 10.0.0.1 -C 3
   lab-link heal
-  lab-link down v1
-  lab-link up v1
+  # Ports that go down under a connection come back, and so does the device behind each.
+  rping -c -I 10.0.0.2 -a 10.0.0.1 &
+  client=$!
+  until rdma resource show qp | grep -q "rxe_v1/1 .* type RC state RTS"; do sleep 0.2; done
+  lab-link down
+  # A device hears of its carrier a moment later.
+  until ports_are "1: DOWN"; do sleep 0.1; done
+  kill -KILL $client
+  wait $client || true
+  until ! rdma resource show qp | grep -q "rxe_v1/1 .* type RC "; do sleep 0.2; done
+  lab-link up
+  until ports_are "4: ACTIVE"; do sleep 0.1; done
   ping
   kill $server
   wait $server || true

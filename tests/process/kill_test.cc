@@ -14,9 +14,9 @@ using tidelock::test::Program;
 namespace {
 
 /// A run that goes on long enough to be disturbed, and is well into its load.
-struct Running {
-  explicit Running(const std::string& seconds, const std::string& ack = "applied",
-                   const std::string& timeout = "2")
+struct LoadedRun {
+  explicit LoadedRun(const std::string& seconds, const std::string& ack = "applied",
+                     const std::string& timeout = "2")
       : program(kTidelock,
                 {"run", "--json", "--duration", seconds, "--shards", "1", "--timeout", timeout, "--ack", ack},
                 on_a_terminal()) {
@@ -39,7 +39,7 @@ struct Running {
 /// meant, the run proves nothing, and another is made.
 void check_brief_stop(const std::string& role) {
   for (int attempt = 0; attempt < 20; ++attempt) {
-    Running run("4", "applied", "60");
+    LoadedRun run("4", "applied", "60");
     const pid_t node = run.node(role);
     const auto stopped = std::chrono::steady_clock::now();
     ::kill(node, SIGSTOP);
@@ -59,7 +59,7 @@ void check_brief_stop(const std::string& role) {
 }  // namespace
 
 TEST_CASE("kill -9 of the replica: the primary goes on, says so, and waiters end by their deadline") {
-  Running run("8");
+  LoadedRun run("8");
   ::kill(run.node("replica"), SIGKILL);
   const auto result = run.program.finish(60s);
   INFO(result.err);
@@ -75,7 +75,7 @@ TEST_CASE("kill -9 of the replica: the primary goes on, says so, and waiters end
 }
 
 TEST_CASE("kill -9 of the replica with ack local: writes go on at the primary alone") {
-  Running run("5", "local");
+  LoadedRun run("5", "local");
   ::kill(run.node("replica"), SIGKILL);
   const auto result = run.program.finish(60s);
   INFO(result.err);
@@ -87,7 +87,7 @@ TEST_CASE("kill -9 of the replica with ack local: writes go on at the primary al
 }
 
 TEST_CASE("kill -9 of the primary: the replica says so and goes on serving reads") {
-  Running run("30");
+  LoadedRun run("30");
   ::kill(run.node("primary"), SIGKILL);
   const auto result = run.program.finish(90s);
   INFO(result.err);
@@ -105,7 +105,7 @@ TEST_CASE("kill -9 of the primary: the replica says so and goes on serving reads
 TEST_CASE("a replica that is stopped for a moment and resumed loses nothing") { check_brief_stop("replica"); }
 
 TEST_CASE("a replica that stays stopped is dropped; the primary goes on and the run ends") {
-  Running run("15");
+  LoadedRun run("15");
   const pid_t replica = run.node("replica");
   ::kill(replica, SIGSTOP);
   CHECK(run.program.wait_for_error_text("primary: ", 120s));

@@ -6,11 +6,13 @@
 
 #include <doctest/doctest.h>
 
+#include "has.h"
 #include "inspect_client.h"
 #include "link_view.h"
 #include "program.h"
 
 using namespace std::chrono_literals;
+using tidelock::test::has;
 using tidelock::test::kTidelock;
 using tidelock::test::Program;
 using tidelock::test::ProgramResult;
@@ -19,8 +21,6 @@ using tidelock::tools::find_inspection_sockets;
 using tidelock::tools::format_links;
 
 namespace {
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 nlohmann::json example() {
   return nlohmann::json::parse(R"({"node":1,"role":"primary","pid":77,"shards":2,"links":[
@@ -32,14 +32,14 @@ nlohmann::json example() {
 }
 
 /// A run whose nodes answer.
-struct Running {
-  Running() : program(kTidelock, {"run", "--json", "--duration", "600", "--shards", "1"}) {
+struct AnsweringRun {
+  AnsweringRun() : program(kTidelock, {"run", "--json", "--duration", "600", "--shards", "1"}) {
     const auto until = std::chrono::steady_clock::now() + 120s;
     for (const char* role : {"primary", "replica"}) {
       while (!asked(role) && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(20ms);
     }
   }
-  ~Running() { program.signal(SIGKILL); }
+  ~AnsweringRun() { program.signal(SIGKILL); }
   [[nodiscard]] std::string pid(const std::string& role) const {
     const auto pid = program.node(role);
     return pid ? std::to_string(*pid) : "0";
@@ -111,7 +111,7 @@ TEST_CASE("link: sockets are found by name, by pid, and only where somebody list
 }
 
 TEST_CASE("link: shows both nodes of a run, one by its pid, and goes on until Ctrl-C") {
-  const Running run;
+  const AnsweringRun run;
   const auto all = run_program(kTidelock, {"link", "--json"});
   INFO(all.err);
   CHECK(all.exit_status == 0);
@@ -129,7 +129,7 @@ TEST_CASE("link: shows both nodes of a run, one by its pid, and goes on until Ct
 }
 
 TEST_CASE("link: a watch ends in good order when the node does") {
-  const Running run;
+  const AnsweringRun run;
   Program watch(kTidelock, {"link", "--watch", "0.1", "--pid", run.pid("primary")});
   std::this_thread::sleep_for(1s);
   run.program.signal(SIGKILL);

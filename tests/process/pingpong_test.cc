@@ -11,17 +11,17 @@
 
 #include <doctest/doctest.h>
 
+#include "has.h"
 #include "program.h"
 
 using namespace std::chrono_literals;
+using tidelock::test::has;
 using tidelock::test::kTidelock;
 using tidelock::test::Program;
 using tidelock::test::run_program;
 using tidelock::test::TemporaryFile;
 
 namespace {
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 /// An abstract socket of this test's own.
 std::string address(const std::string& name) {
@@ -111,23 +111,24 @@ TEST_CASE("pingpong: all sizes, a table with perftest's columns") {
 }
 
 TEST_CASE("pingpong: nobody there, or a wrong flag, is one line and exit status 2") {
-  for (const std::vector<std::string>& more : {std::vector<std::string>{address("nobody")},
-                                               {"-s", "63", address("nobody")},
-                                               {"--verb", "send", address("nobody")},
-                                               {"--verb", "write", address("nobody")},
-                                               {"-n", "0", address("nobody")},
-                                               {"-n", "5", "-D", "1", address("nobody")},
-                                               {"-a", "-s", "64", address("nobody")},
-                                               {"--listen", "@a", "@b"},
-                                               {"--timeout", "0.2", "--listen", address("timeout"), "--json"},
-                                               {"--listen", "/no/such/folder/socket"}}) {
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{"--timeout", "0.5", address("nobody")},
+        {"-s", "63", address("nobody")},
+        {"--verb", "send", "--timeout", "0.5", address("nobody")},
+        {"--verb", "write", address("nobody")},
+        {"-n", "0", address("nobody")},
+        {"-n", "5", "-D", "1", address("nobody")},
+        {"-a", "-s", "64", address("nobody")},
+        {"--listen", "@a", "@b"},
+        {"--timeout", "0.2", "--listen", address("timeout"), "--json"},
+        {"--listen", "/no/such/folder/socket"}}) {
     const auto result = run_program(kTidelock, flags(more));
     INFO(result.err);
     CHECK(result.exit_status == 2);
     CHECK(result.err.starts_with("tidelock"));
     CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
   }
-  const auto nobody = run_program(kTidelock, flags({address("nobody")}));
+  const auto nobody = run_program(kTidelock, flags({"--timeout", "0.5", address("nobody")}));
   CHECK(has(nobody.err, "start one there"));
 }
 
@@ -163,6 +164,18 @@ TEST_CASE("pingpong: Ctrl-C gives the partial result and exit status 130; the se
   CHECK(measured.json()["interrupted"] == true);
   CHECK(measured.json()["results"][0]["iterations"] > 0);
   CHECK(server.program().finish(60s).exit_status == 0);
+}
+
+TEST_CASE("pingpong: a signal that comes twice at once, as timeout(1) sends it, is one") {
+  const std::string at = address("twice");
+  Server server(at);
+  Endless client(at);
+  client.program.signal(SIGTERM);
+  client.program.signal(SIGTERM);
+  const auto measured = client.program.finish(60s);
+  INFO(measured.err);
+  CHECK(measured.exit_status == 143);
+  CHECK(measured.json()["interrupted"] == true);
 }
 
 TEST_CASE("pingpong: Ctrl-C ends a server that waits") {

@@ -1,5 +1,6 @@
 #include "program.h"
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdlib>
 #include <fcntl.h>
@@ -63,7 +64,8 @@ std::uint64_t shown_ops(const std::string& text) {
 }  // namespace
 
 Program::Program(const std::string& path, const std::vector<std::string>& arguments, const Setup& setup) {
-  int in[2], out[2], err[2];
+  int in[2], out[2], err[2], own[2];
+  REQUIRE(::pipe2(own, O_CLOEXEC) == 0);
   REQUIRE(::pipe2(in, O_CLOEXEC) == 0);
   REQUIRE(::pipe2(out, O_CLOEXEC) == 0);
   if (setup.terminal) {
@@ -88,9 +90,14 @@ Program::Program(const std::string& path, const std::vector<std::string>& argume
     ::execv(path.c_str(), argv.data());
     ::_exit(127);
   }
+  ::close(own[1]);
   ::close(in[0]);
   ::close(out[1]);
   ::close(err[1]);
+  // exec closes it. Until then a signal would meet this test's own handlers and mask, in the child.
+  char nothing = 0;
+  while (::read(own[0], &nothing, 1) < 0 && errno == EINTR) continue;
+  ::close(own[0]);
   out_ = out[0];
   err_ = err[0];
   // Inputs of tests are far below a pipe's 64 KiB, or are drained by a program that reads.
@@ -130,7 +137,10 @@ std::optional<pid_t> Program::node(const std::string& role) const {
   return {};
 }
 
-void Program::signal(int number) const { ::kill(pid_, number); }
+void Program::signal(int number) const {
+  REQUIRE(pid_ > 0);  // to -1 it would go to every process
+  ::kill(pid_, number);
+}
 
 /// Reads what there is; false once both pipes are at their end.
 bool Program::pump(std::chrono::milliseconds time) {

@@ -32,6 +32,10 @@ void check_proved(const nlohmann::json& report) {
   CHECK(report["loaded"] == report["keys"]);
   CHECK(report["failures"].empty());
   for (const auto& shard : report["shards"]) CHECK(shard["last_lsn"] == shard["replica_lsn"]);
+  for (const char* list : {"shards", "primary", "replica"}) {
+    REQUIRE(report[list].size() == report["shards"].size());
+    for (std::size_t i = 0; i < report[list].size(); ++i) CHECK(report[list][i]["shard"] == i);
+  }
 }
 
 void check_proved(const ProgramResult& result) {

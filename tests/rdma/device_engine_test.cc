@@ -128,10 +128,10 @@ TEST_CASE("rdma/engine: a replica is killed under load, and another one catches 
   REQUIRE(primary->close(kPatience));
 }
 
-TEST_CASE(
-    "rdma/engine: a link is cut under load and heals: the replica comes back by itself, and nothing is "
-    "missing") {
-  if (!in_lab("cut links")) return;
+namespace {
+
+/// A link ends under load by lab-link's action `end`, and comes back by `mend`.
+void check_comes_back(const char* end, const char* mend) {
   auto of_primary = verbs_primary(places(), 1);
   auto of_replica = verbs_replica(places(), 1);
   of_primary.log_bytes = of_replica.log_bytes = kLogOfAll;
@@ -159,8 +159,8 @@ TEST_CASE(
   };
   CHECK(applied_more());
   {
-    const LabLink link("heal");
-    lab_link("cut");
+    const LabLink link(mend);
+    lab_link(end);
     // Expect: both ends notice by themselves
     CHECK(eventually([&] { return primary->link_count() == 0 && replica->link_count() == 0; }));
   }
@@ -178,6 +178,16 @@ TEST_CASE(
   }
   REQUIRE(replica->close(kPatience));
   REQUIRE(primary->close(kPatience));
+}
+
+}  // namespace
+
+TEST_CASE(
+    "rdma/engine: a link is cut under load and heals, or goes down and comes up: the replica comes back by "
+    "itself, and nothing is missing") {
+  if (!in_lab("cut links")) return;
+  SUBCASE("packets are lost") { check_comes_back("cut", "heal"); }
+  SUBCASE("the ports go down") { check_comes_back("down", "up"); }
 }
 
 TEST_CASE("rdma/engine: the ring turns over many times, and what arrives is what was sent") {

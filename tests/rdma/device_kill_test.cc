@@ -18,7 +18,7 @@ constexpr std::uint16_t kChildPort = DeviceRig::kPort + 1;
 /// In the child: tells how far it has come, until it is killed.
 struct Victim {
   explicit Victim(bool passive, bool silent)
-      : side(world.clock, world.calls, passive ? passive_device() : active_device(), {}) {
+      : side(world.clock, world.calls, passive ? passive_device() : active_device(), patient()) {
     side.start();
     if (passive) {
       listen(silent);
@@ -69,7 +69,10 @@ void run_victim(Victim& victim) {
     victim.side.turn();
     const std::string state =
         victim.connection != nullptr ? to_string(victim.connection->state()) : "listening";
-    if (state != told) Parent::tell(told = state);
+    if (state == told) continue;
+    Parent::tell(told = state);
+    if (victim.connection == nullptr || !victim.connection->ended()) continue;
+    Parent::tell("ended: " + victim.connection->error().message());
   }
 }
 
@@ -90,13 +93,6 @@ void await(DeviceRig& rig, ChildProcess& child, const std::string& state, bool t
 void await_request(DeviceRig& rig) {
   pollfd wait{rig.passive.core().channel()->fd, POLLIN, 0};
   REQUIRE(::poll(&wait, 1, 60'000) == 1);
-}
-
-RdmaOptions short_deadlines() {
-  RdmaOptions options;
-  options.greeting_deadline = seconds(3);
-  options.connecting_deadline = seconds(3);
-  return options;
 }
 
 bool by_loss_or_deadline(const std::string& text) {
@@ -122,7 +118,7 @@ TEST_CASE("rdma/child: a side that is to be killed" * doctest::skip(not_a_child(
 TEST_CASE("rdma/kill: an active peer that is killed ends the passive side, whatever state it was in") {
   for (const char* state : {"connecting", "local_ready", "ready"}) {
     CAPTURE(std::string(state));
-    DeviceRig rig(short_deadlines());
+    DeviceRig rig;
     const bool greeted = std::string(state) != "connecting";
     if (std::string(state) == "local_ready") rig.answer = nullptr;
     ChildProcess child(kChild, "active");
@@ -159,7 +155,7 @@ TEST_CASE("rdma/kill: a passive peer that is killed ends the active side, whatev
                           Case{"passive silent", "local_ready", ConnectionState::local_ready},
                           Case{"passive", "ready", ConnectionState::ready}}) {
     CAPTURE(std::string(one.role));
-    DeviceRig rig({}, short_deadlines());
+    DeviceRig rig;
     ChildProcess child(kChild, one.role);
     await(rig, child, one.ours == ConnectionState::connecting ? "frozen" : "listening", false);
     auto terms = rig.default_active();

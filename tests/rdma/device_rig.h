@@ -21,6 +21,14 @@ inline std::string active_device() {
   return device != nullptr ? device : "rxe_v1";
 }
 
+/// An emulated machine on a loaded host stands still for seconds: there the engine's own deadlines end
+/// attempts (and it tries again), which is not what these tests are about.
+inline RdmaOptions patient() {
+  RdmaOptions options;
+  options.resolving_deadline = options.connecting_deadline = options.greeting_deadline = seconds(20);
+  return options;
+}
+
 struct DeviceWorld {
   SystemClock clock;
   std::shared_ptr<ControlThread> calls = std::make_shared<ControlThread>();
@@ -28,10 +36,11 @@ struct DeviceWorld {
 
 class DeviceRig : public DeviceWorld, public RdmaRig {
  public:
-  /// An emulated machine on a loaded host is that slow.
+  /// Longer than any deadline of patient().
   static constexpr auto kPatience = std::chrono::seconds(60);
 
-  explicit DeviceRig(const RdmaOptions& passive_options = {}, const RdmaOptions& active_options = {},
+  explicit DeviceRig(const RdmaOptions& passive_options = patient(),
+                     const RdmaOptions& active_options = patient(),
                      const PassiveTerms& terms = default_terms())
       : RdmaRig(DeviceWorld::clock, DeviceWorld::calls, DeviceWorld::calls, passive_device(), active_device(),
                 passive_options, active_options) {

@@ -9,8 +9,10 @@
 #include <tidelock/rdma/errc.h>
 
 #include "fake/fake_verbs.h"
+#include "has.h"
 
 using namespace tidelock;
+using tidelock::test::has;
 
 namespace {
 
@@ -34,8 +36,6 @@ std::vector<RdmaDevice> two_devices() {
   return {device_of("left", true, {link_local(), roce_v2(1, "10.0.0.1")}),
           device_of("right", true, {link_local(), roce_v1(1, "10.0.0.2"), roce_v2(2, "10.0.0.2")})};
 }
-
-bool has(const Error& error, const char* word) { return error.message().find(word) != std::string::npos; }
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 
 #include "fake/fake_verbs.h"
 #include "rdma_rig.h"
@@ -30,11 +31,13 @@ class QueuedCalls final : public BlockingCalls {
 
 /// What must be there before the rig's base: the rig itself starts with a fresh fake.
 struct FakeWorld {
-  FakeWorld() {
+  /// `change`: what is to be otherwise with each device.
+  explicit FakeWorld(const std::function<void(fake::DeviceConfig&)>& change) {
     fake::reset();
     for (const char* name : {"fake0", "fake1"}) {
       fake::DeviceConfig device = fake::device_config(name);
       device.max_sge = 32;  // for the conformance suite's many pieces
+      if (change) change(device);
       fake::change_device(name, device);
     }
   }
@@ -52,8 +55,10 @@ inline std::shared_ptr<BlockingCalls> borrow(BlockingCalls& calls) {
 class FakeRig : public FakeWorld, public RdmaRig {
  public:
   explicit FakeRig(const RdmaOptions& passive_options = {}, const RdmaOptions& active_options = {},
-                   const PassiveTerms& terms = default_terms())
-      : RdmaRig(FakeWorld::clock, borrow(FakeWorld::passive_calls), borrow(FakeWorld::active_calls), "fake0",
+                   const PassiveTerms& terms = default_terms(),
+                   const std::function<void(fake::DeviceConfig&)>& change = {})
+      : FakeWorld(change),
+        RdmaRig(FakeWorld::clock, borrow(FakeWorld::passive_calls), borrow(FakeWorld::active_calls), "fake0",
                 "fake1", passive_options, active_options) {
     listen(terms);
   }

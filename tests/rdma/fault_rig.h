@@ -6,16 +6,12 @@
 #include <string>
 
 #include "fake_rig.h"
+#include "has.h"
 
 namespace tidelock::test {
 
 inline constexpr std::array<std::byte, 80> kHeader{std::byte{5}};
 inline constexpr std::array<std::byte, kControlFrameSize> kFrame{std::byte{6}};
-
-inline bool has(const std::string& text, const std::string& word) {
-  return text.find(word) != std::string::npos;
-}
-inline bool has(const Error& error, const std::string& word) { return has(error.message(), word); }
 
 class FaultRig : public FakeRig {
  public:
@@ -69,5 +65,13 @@ class FaultRig : public FakeRig {
     (passive_side ? passive_calls : active_calls).step();
   }
 };
+
+/// What the active side asks for in a later attempt, or after it was started anew.
+inline ActiveTerms attempt(FaultRig& rig, std::uint32_t generation, std::uint64_t incarnation = 99) {
+  auto terms = rig.default_active();
+  terms.request.generation = {generation};
+  terms.request.incarnation = incarnation;
+  return terms;
+}
 
 }  // namespace tidelock::test

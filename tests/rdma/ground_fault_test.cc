@@ -10,12 +10,6 @@ using namespace tidelock::test;
 
 namespace {
 
-ActiveTerms attempt(FaultRig& rig, std::uint32_t generation) {
-  auto terms = rig.default_active();
-  terms.request.generation = {generation};
-  return terms;
-}
-
 /// Both let go; a later generation of the same node and shard becomes ready and works.
 void connect_anew(FaultRig& rig, std::uint32_t generation) {
   rig.abandon_all();
@@ -190,8 +184,8 @@ TEST_CASE("rdma/connection: a queue pair that falls into ERR ends both sides") {
     RdmaConnection& other = active ? *rig.accepted : *rig.connected;
     fake::kill_qp(active ? FaultRig::active_number() : FaultRig::passive_number());
     REQUIRE(rig.run_until([&] { return fallen.torn_down() && other.torn_down(); }));
-    CHECK(fallen.error() == RdmaErrc::peer_lost);
-    CHECK(has(fallen.error(), "error state"));
+    CHECK(fallen.error() == RdmaErrc::queue_pair_failed);
+    CHECK(has(fallen.error(), "not by a close of either side"));
     CHECK(other.error() == RdmaErrc::peer_lost);
     CHECK(has(other.error(), "disconnected"));
     connect_anew(rig, 2);

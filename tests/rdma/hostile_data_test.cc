@@ -89,7 +89,8 @@ TEST_CASE("rdma/connection: what an active peer may not say to a ready passive s
        [](RawPeer& p, RdmaConnection&) { p.send(Message(kReceiveBytes + 1)); }},
       {RdmaErrc::peer_closed, "fake0",
        [](RawPeer& p, RdmaConnection&) { p.send(p.message(MessageKind::close)); }},
-      {RdmaErrc::peer_lost, "error state", [](RawPeer& p, RdmaConnection&) { p.write(0, 64, 1); }},
+      {RdmaErrc::queue_pair_failed, "refused what the peer asked",
+       [](RawPeer& p, RdmaConnection&) { p.write(0, 64, 1); }},
   };
   Bystanders others(rig);
   for (std::size_t i = 0; i < cases.size(); ++i) {
@@ -141,13 +142,13 @@ TEST_CASE("rdma/connection: what a passive peer may not do to a ready active sid
        }},
       {RdmaErrc::protocol, "not due",
        [](RawPeer& p, RdmaConnection&) { p.send(p.message(MessageKind::refuse, Message(kGreetingBytes))); }},
-      {RdmaErrc::protocol, "CRC",
+      {RdmaErrc::protocol, "checksum",
        [](RawPeer& p, RdmaConnection&) {
          Message bytes = p.message(MessageKind::credit);
          bytes[24] ^= std::byte{1};
          p.send(bytes);
        }},
-      {RdmaErrc::peer_lost, "error state",
+      {RdmaErrc::queue_pair_failed, "refused what the peer asked",
        [](RawPeer& p, RdmaConnection&) { p.write(RawPeer::kRingBytes - 32, 64, 1); }},
       {RdmaErrc::peer_lost, "disconnected", [](RawPeer& p, RdmaConnection&) { rdma_disconnect(p.id()); }},
   };

@@ -4,14 +4,13 @@
 #include <utility>
 #include <vector>
 
+#include "has.h"
 #include "hostile_rig.h"
 
 using namespace tidelock;
 using namespace tidelock::test;
 
 namespace {
-
-bool has(const std::string& text, const std::string& word) { return text.find(word) != std::string::npos; }
 
 /// The error's own text and a word of its cause.
 void check_error(const std::string& error, RdmaErrc code, const char* word) {
@@ -144,7 +143,7 @@ TEST_CASE("rdma/connection: a reply that is none ends the active side with what 
   };
   const std::vector<Case> cases{
       {"magic", [](RawPeer&) { return Message{}; }},
-      {"CRC",
+      {"checksum",
        [](RawPeer& peer) {
          Message whole = encoded(peer.reply);
          whole.resize(8);
@@ -153,7 +152,7 @@ TEST_CASE("rdma/connection: a reply that is none ends the active side with what 
       {"magic", [](RawPeer& peer) { return encoded(peer.request); }},
       {"magic", damaged(0)},
       {"length", damaged(6)},
-      {"CRC", damaged(30)},
+      {"checksum", damaged(30)},
       {"version", changed([](auto& r) { r.version = 2; })},
       {"shard 0", changed([](auto& r) { r.shard = {0}; })},
       {"MTU", changed([](auto& r) { r.mtu_bytes = 9000; })},
@@ -258,7 +257,7 @@ TEST_CASE("rdma/connection: what an active peer may not say before its hello, or
          ++p.generation.value;
          p.send(p.hello());
        }},
-      {"CRC",
+      {"checksum",
        [](RawPeer& p) {
          Message bytes = p.hello();
          bytes[16] ^= std::byte{1};
@@ -325,7 +324,7 @@ TEST_CASE("rdma/connection: a batch to the side that takes none ends the connect
   peer.write(0, 64, 1);
   REQUIRE(peer.run_until([&] { return !rig.passive_error.empty() && !peer.failures.empty(); }));
   CHECK(peer.failures.at(0) == IBV_WC_REM_INV_REQ_ERR);
-  check_error(rig.passive_error, RdmaErrc::peer_lost, "error state");
+  check_error(rig.passive_error, RdmaErrc::queue_pair_failed, "refused what the peer asked");
   CHECK(peer.pass_until([&] { return live(rig.passive) == 1; }, seconds(2)));
   others.check_unharmed();
 }

@@ -91,8 +91,8 @@ std::vector<Message> all_messages() {
           an_offer()};
 }
 
-void put_crc(Message& bytes) {
-  store(bytes.data() + bytes.size() - 4, header_crc(Bytes(bytes).first(bytes.size() - 4)));
+void put_sum(Message& bytes) {
+  store(bytes.data() + bytes.size() - 4, header_sum(Bytes(bytes).first(bytes.size() - 4)));
 }
 
 void mutate(Message& bytes, Random& random) {
@@ -127,7 +127,8 @@ TEST_CASE("rdma/private_data: what is encoded is decoded, and padding behind it 
   CHECK(counts.rejects == 2);
 }
 
-TEST_CASE("rdma/private_data: each bit of a request, reply, reject and message header is under its CRC") {
+TEST_CASE(
+    "rdma/private_data: each bit of a request, reply, reject and message header is under its checksum") {
   for (const Message& good :
        {a_request(), a_reply(), a_reject(RejectReason::version), a_message(MessageKind::credit, 0)}) {
     for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
@@ -141,7 +142,7 @@ TEST_CASE("rdma/private_data: each bit of a request, reply, reject and message h
   }
 }
 
-TEST_CASE("rdma/private_data: a value out of range is named, although its CRC is right") {
+TEST_CASE("rdma/private_data: a value out of range is named, although its checksum is right") {
   struct Case {
     Message bytes;
     std::size_t at;
@@ -169,7 +170,7 @@ TEST_CASE("rdma/private_data: a value out of range is named, although its CRC is
   for (const Case& c : cases) {
     Message bytes = c.bytes;
     store(bytes.data() + c.at, c.value);
-    put_crc(bytes);
+    put_sum(bytes);
     CAPTURE(std::string(c.word));
     CAPTURE(c.at);
     const auto check = [&](const auto& decoded) {
@@ -205,7 +206,7 @@ TEST_CASE("rdma/private_data: mutated messages are refused, or mean what they sa
     for (auto times = 1 + random.below(3); times > 0 && !bytes.empty(); --times) mutate(bytes, random);
     decode_rdma_bytes(bytes, counts);
   }
-  // Enough of them get through for the checks behind the CRC to be reached.
+  // Enough of them get through for the checks behind the checksum to be reached.
   CHECK(counts.requests > 0);
   CHECK(counts.replies > 0);
   CHECK(counts.rejects > 0);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fault_rig.h"
+#include "queue_pair.h"
 
 using namespace tidelock;
 using namespace tidelock::test;
@@ -218,6 +219,30 @@ TEST_CASE("rdma/connection: a receiver that is not ready is waited for, or repor
       CHECK(rig.run_until([&] { return rig.connected->torn_down() && rig.accepted->torn_down(); }));
     }
   }
+}
+
+TEST_CASE("rdma/connection: credits leave behind the receives that they stand for, but for the spare ones") {
+  constexpr int kBatches = 20;
+  FaultRig rig;
+  rig.establish();
+  rig.attach();
+  const std::uint32_t number = FaultRig::active_number();
+  std::vector<std::uint32_t> receives;  // that stood at each post of sends
+  fake::set_post_hook([&](const ibv_qp* pair) {
+    if (pair->qp_num == number) receives.push_back(fake::qp_stats(number).rq_in_use);
+  });
+  for (int i = 0; i < kBatches; ++i) rig.publish();
+  rig.accepted->flush();
+  int taken = 0;
+  REQUIRE(rig.run_until([&] {
+    for (; rig.connected->receive(); ++taken) rig.connected->release();
+    return taken == kBatches;
+  }));
+  REQUIRE(rig.connected->send_control(kFrame));
+  rig.connected->flush();
+  REQUIRE(receives.size() == 1);
+  constexpr QueuePairShape kShape;
+  CHECK(receives.back() > std::uint32_t{kShape.data_slots} + kShape.control_slots);  // and one for a close
 }
 
 TEST_CASE("rdma/connection: by its credits alone no message meets a receiver without a receive") {

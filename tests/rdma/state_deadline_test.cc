@@ -21,13 +21,6 @@ std::size_t open_descriptors() {
   return static_cast<std::size_t>(std::distance(begin(all), end(all)));
 }
 
-ActiveTerms attempt(FaultRig& rig, std::uint32_t generation, std::uint64_t incarnation = 99) {
-  auto terms = rig.default_active();
-  terms.request.generation = {generation};
-  terms.request.incarnation = incarnation;
-  return terms;
-}
-
 /// Everybody lets go, also of what the passive side accepts only now; nothing is left.
 std::function<bool()> gone(FaultRig& rig) {
   return [&rig] {

@@ -23,11 +23,10 @@
 #include "stack_pool.h"
 
 using namespace tidelock;
+using tidelock::test::kNever;
 using tidelock::test::Rig;
 
 namespace {
-
-constexpr Instant kNever = Instant::never();
 
 /// Runs `body` in a child and tells how it ended; `said` takes what it wrote to stderr.
 int fork_status(const std::function<void()>& body, std::string* said = nullptr) {

@@ -16,19 +16,13 @@
 #include <tidelock/reactor/mailbox.h>
 #include <tidelock/reactor/reactor_group.h>
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define TIDELOCK_TEST_SANITIZED 1
-#else
-#define TIDELOCK_TEST_SANITIZED 0
-#endif
+#include "core_id.h"
+#include "sanitized.h"
 
 namespace tidelock::test {
 
-inline constexpr bool kSanitized = TIDELOCK_TEST_SANITIZED != 0;
 /// Generous: the machine may be busy.
 inline constexpr Duration kPatience = seconds(120);
-
-inline CoreId core(std::size_t value) { return CoreId{static_cast<std::uint16_t>(value)}; }
 
 inline ReactorGroupOptions group_options(std::uint32_t reactors) {
   ReactorGroupOptions options;

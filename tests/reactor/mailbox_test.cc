@@ -7,15 +7,15 @@
 #include <tidelock/reactor/fiber.h>
 #include <tidelock/reactor/mailbox.h>
 
+#include "core_id.h"
 #include "village.h"
 
 using namespace tidelock;
+using tidelock::test::core;
 using tidelock::test::Rig;
 using tidelock::test::Village;
 
 namespace {
-
-CoreId core(std::size_t value) { return CoreId{static_cast<std::uint16_t>(value)}; }
 
 MailboxOptions tiny(std::uint32_t slots = 4, Carrier carrier = Carrier::shared_memory) {
   return {.lane_slots = slots, .carrier = carrier};

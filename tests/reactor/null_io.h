@@ -14,6 +14,8 @@
 
 namespace tidelock::test {
 
+inline constexpr Instant kNever = Instant::never();
+
 class NullIoBackend final : public IoBackend {
  public:
   Result<IoToken> submit(const IoRequest&, IoCompletion&) override {

@@ -74,6 +74,8 @@ TEST_CASE("reactor/reactor: options out of range are refused with the range") {
   CHECK(refused([](ReactorOptions& options) { options.max_fibers = 0; }));
   CHECK(refused([](ReactorOptions& options) { options.max_fibers = 65'537; }));
   CHECK(refused([](ReactorOptions& options) { options.source_budget = 0; }));
+  CHECK(refused([](ReactorOptions& options) { options.idle_looks = 0; }));
+  CHECK(refused([](ReactorOptions& options) { options.idle_looks = 65; }));
 }
 
 TEST_CASE("reactor/reactor: turn() says when it wants to run again") {
@@ -107,6 +109,41 @@ TEST_CASE("reactor/reactor: a source that used its budget wants another turn") {
   rig.reactor->turn();
   CHECK(rig.reactor->stats().busy_turns.load() == 2);
   rig.reactor->remove_source(source);
+}
+
+TEST_CASE("reactor/reactor: an idle turn looks several times, up to the first find, and ends once") {
+  ManualClock clock;
+  NullIoBackend io;
+  Random random(1);
+  ReactorOptions options;
+  options.idle_looks = 8;
+  auto reactor = Reactor::create(options, clock, io, random);
+  REQUIRE(reactor);
+  Source source;
+  (*reactor)->add_source(source);
+  (*reactor)->turn();
+  CHECK(source.polls == 8);
+  CHECK(source.flushes == 1);
+  CHECK((*reactor)->stats().busy_turns.load() == 0);
+  source.polls = 0;
+  source.on_poll = [&] {
+    if (source.polls == 3) source.items = 1;
+  };
+  (*reactor)->turn();
+  CHECK(source.handled == 1);
+  CHECK(source.polls == 3);
+  CHECK(source.flushes == 2);
+  CHECK((*reactor)->stats().busy_turns.load() == 1);
+  // What a look makes ready runs in the same turn.
+  source.polls = 0;
+  bool ran = false;
+  source.on_poll = [&] {
+    if (source.polls == 2) REQUIRE((*reactor)->spawn_detached("found", [&] { ran = true; }));
+  };
+  (*reactor)->turn();
+  CHECK(source.polls == 2);
+  CHECK(ran);
+  (*reactor)->remove_source(source);
 }
 
 TEST_CASE("reactor/reactor: sources are armed and disarmed for the park") {

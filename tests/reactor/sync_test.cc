@@ -10,11 +10,10 @@
 #include "null_io.h"
 
 using namespace tidelock;
+using tidelock::test::kNever;
 using tidelock::test::Rig;
 
 namespace {
-
-constexpr Instant kNever = Instant::never();
 
 template <class F>
 auto start(Rig& rig, F&& closure) {

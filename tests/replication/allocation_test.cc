@@ -59,7 +59,7 @@ TEST_CASE(
   REQUIRE(replica->attach(std::make_unique<LoopbackLink>(wire, NodeRole::replica, replica_side.clock), {1},
                           {1, 1}));
   REQUIRE(
-      primary->attach(std::make_unique<LoopbackLink>(wire, NodeRole::primary, primary_side.clock), Lsn{}));
+      primary->attach(std::make_unique<LoopbackLink>(wire, NodeRole::primary, primary_side.clock), 2, Lsn{}));
 
   constexpr int kWarmup = 200;
   constexpr int kRounds = 2000;

@@ -29,6 +29,9 @@ struct LoopbackWire {
   LoopbackWire(const FrameContext& its_context, const LoopbackOptions& its_options)
       : context(its_context), options(its_options), slots(its_options.slots) {
     for (auto& slot : slots) slot.reserve(kFrameHeaderBytes + options.batch_bytes_max);
+    if (!options.completes_on_release) return;
+    sources.resize(slots.size());
+    for (Source& source : sources) source.bytes.reserve(options.batch_bytes_max);
   }
   FrameContext context;
   LoopbackOptions options;
@@ -37,6 +40,15 @@ struct LoopbackWire {
   std::uint64_t flushed = 0;   ///< of those, visible to the receiver
   std::uint64_t received = 0;  ///< given out by receive()
   std::uint64_t released = 0;
+  /// Where a batch came from and what its payload was, as long as the primary's end needs that memory.
+  struct Source {
+    std::array<Bytes, 2> ranges;
+    std::vector<std::byte> bytes;
+  };
+  std::vector<Source> sources;  ///< one a slot
+  bool sources_alive = false;   ///< the primary's end is there
+  std::uint64_t overwritten =
+      0;  ///< batches whose memory was used for something else before it was completed
   struct Control {
     std::array<std::byte, kControlFrameBytes> bytes{};
     bool full = false;
@@ -57,11 +69,15 @@ class LoopbackLink final : public Link {
  public:
   LoopbackLink(std::shared_ptr<LoopbackWire> wire, NodeRole role, Clock& clock)
       : wire_(std::move(wire)), role_(role), clock_(clock), heard_(clock.now()) {}
-  ~LoopbackLink() override { close("the link was destroyed"); }
+  ~LoopbackLink() override {
+    close("the link was destroyed");
+    if (role_ == NodeRole::primary) wire_->sources_alive = false;
+  }
 
   [[nodiscard]] std::uint32_t batch_bytes_max() const override { return wire_->options.batch_bytes_max; }
   Status attach(Bytes log_memory) override {
     log_ = log_memory;
+    wire_->sources_alive = true;
     return {};
   }
   Status publish(const FrameHeader& header, std::span<const Bytes> ranges) override {
@@ -81,6 +97,7 @@ class LoopbackLink final : public Link {
                 "ranges lie in the attached memory");
       slot.insert(slot.end(), range.begin(), range.end());
     }
+    note_source(ranges, Bytes(slot).subspan(kFrameHeaderBytes));
     stamped.payload_bytes = static_cast<std::uint32_t>(slot.size() - kFrameHeaderBytes);
     TL_ASSERT(stamped.payload_bytes <= batch_bytes_max(), "a batch is too large");
     encode_frame_header(stamped, std::span<std::byte, kFrameHeaderBytes>(slot.data(), kFrameHeaderBytes));
@@ -119,6 +136,7 @@ class LoopbackLink final : public Link {
   }
   void release() override {
     TL_ASSERT(wire_->released < wire_->received, "released more than was received");
+    check_source();
     ++wire_->released;
   }
 
@@ -180,6 +198,27 @@ class LoopbackLink final : public Link {
   [[nodiscard]] bool has_work() const override { return has_input() || (wants_room_ && has_room()); }
 
  private:
+  void note_source(std::span<const Bytes> ranges, Bytes payload) {
+    if (!wire_->options.completes_on_release) return;
+    auto& source = wire_->sources[wire_->written % wire_->sources.size()];
+    TL_ASSERT(ranges.size() <= source.ranges.size(), "a batch of more ranges than a log has");
+    source.ranges = {};
+    std::copy(ranges.begin(), ranges.end(), source.ranges.begin());
+    source.bytes.assign(payload.begin(), payload.end());
+  }
+  /// What a link that does not copy would have read until now.
+  void check_source() {
+    const bool read = !closed() || wire_->polls_to_drain > 0;
+    if (!wire_->options.completes_on_release || !wire_->sources_alive || !read) return;
+    const auto& source = wire_->sources[wire_->released % wire_->sources.size()];
+    auto at = source.bytes.begin();
+    bool same = true;
+    for (const Bytes& range : source.ranges) {
+      same = same && std::equal(range.begin(), range.end(), at);
+      at += static_cast<std::ptrdiff_t>(range.size());
+    }
+    wire_->overwritten += same ? 0 : 1;
+  }
   [[nodiscard]] bool own_closed() const {
     return role_ == NodeRole::primary ? wire_->primary_closed : wire_->replica_closed;
   }

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,18 +33,11 @@ struct Noted : AckWaiter {
   int calls = 0;
 };
 
-ControlFrame ack(std::uint64_t received, std::uint64_t applied) {
-  ControlFrame frame;
-  frame.history = kHistory;
-  frame.epoch = kEpoch;
-  frame.received_lsn = {received};
-  frame.applied_lsn = {applied};
-  return frame;
-}
+ControlFrame ack(std::uint64_t received, std::uint64_t applied) { return acknowledgement(received, applied); }
 
-PrimaryOptions small_log() {
-  PrimaryOptions options;
-  options.log_bytes = 64 * 1024;
+PrimaryOptions with_c(std::optional<std::uint32_t> c) {
+  PrimaryOptions options = StreamRig::one_mebibyte();
+  options.c = c;
   return options;
 }
 
@@ -214,6 +209,8 @@ TEST_CASE("replication/primary: acknowledgements that cannot be true close the l
   SUBCASE("applied before it was received") { frame = ack(0, 1); }
   SUBCASE("of an older epoch") { frame.epoch = {2, 9}; }
   SUBCASE("of a newer epoch") { frame.epoch = {4, 0}; }
+  SUBCASE("with what only a primary says") { frame.lead = true; }
+  SUBCASE("with an echo, although nothing was stamped") { frame.set_echo(1); }
   rig.turn_primary();
   REQUIRE(far->send_control(frame));
   rig.turn_primary();
@@ -276,7 +273,7 @@ TEST_CASE("replication/primary: a replica resumes inside the log; behind it or a
   CHECK(rig.primary->replicas() == 0);
 
   auto link = std::make_unique<LoopbackLink>(rig.wire, NodeRole::primary, rig.primary_side.clock);
-  CHECK(rig.primary->attach(std::move(link), Lsn{1000}).error() == ReplicationErrc::gap);
+  CHECK(rig.primary->attach(std::move(link), kReplicaNode, Lsn{1000}).error() == ReplicationErrc::gap);
 }
 
 TEST_CASE("replication/primary: a link with batches too small for an entry is refused") {
@@ -477,4 +474,271 @@ TEST_CASE("replication/primary: its backlog is what the connected replica furthe
   slow->close("gone");
   rig.turns(2);
   CHECK(rig.primary->backlog() == 0);
+}
+
+TEST_CASE(
+    "replication/primary: what a hello says of a replica counts for nothing, what it says itself does") {
+  StreamRig rig;
+  for (int i = 0; i < 3; ++i) rig.put("k", "v");
+  const auto far = rig.connect_by_hand({}, Lsn{2});
+  rig.turns(3);
+  CHECK_FALSE(rig.primary->reached(Lsn{1}, AckLevel::received));
+  CHECK(rig.primary->commit_lsn() == Lsn{0});
+  CHECK(rig.primary->backlog() == 1);
+  REQUIRE(far->send_control(ack(2, 2)));
+  rig.turns(1);
+  CHECK(rig.primary->reached(Lsn{2}, AckLevel::applied));
+  CHECK(rig.primary->commit_lsn() == Lsn{2});
+}
+
+TEST_CASE("replication/primary: a replica that resumes is counted in the first turn, without a new write") {
+  StreamRig rig(with_c(1));
+  REQUIRE(rig.connect());
+  for (int i = 0; i < 3; ++i) rig.put("k", "v");
+  rig.turn_primary();
+  rig.turn_replica();  // it acknowledges, and the link is cut before that arrives
+  rig.wire->hold_controls = true;
+  rig.near->close("cut");
+  rig.turns(2);
+  CHECK(rig.primary->commit_lsn() == Lsn{0});
+  REQUIRE(rig.connect());
+  rig.turns(2);
+  CHECK(rig.primary->commit_lsn() == Lsn{3});
+}
+
+TEST_CASE("replication/primary: one node that is attached twice counts once") {
+  StreamRig rig;
+  const auto first = rig.connect_by_hand({}, {}, 7);
+  const auto second = rig.connect_by_hand({}, {}, 7);
+  const auto other = rig.connect_by_hand({}, {}, 8);
+  CHECK(rig.primary->replicas() == 3);
+  CHECK(rig.primary->nodes() == 2);
+  std::vector<std::uint64_t> order;
+  Noted two(order, rig.put("k", "v"), AckLevel::applied, rig.in(seconds(60)));
+  two.replicas = 2;
+  rig.primary->add_waiter(two);
+  rig.turns(1);
+  REQUIRE(first->send_control(ack(1, 1)));
+  REQUIRE(second->send_control(ack(1, 1)));
+  rig.turns(2);
+  CHECK(two.calls == 0);
+  CHECK(rig.primary->reached(Lsn{1}, AckLevel::applied, 1));
+  CHECK_FALSE(rig.primary->reached(Lsn{1}, AckLevel::applied, 2));
+  REQUIRE(other->send_control(ack(1, 1)));
+  rig.turns(1);
+  CHECK(two.succeeded);
+  first->close("gone");
+  rig.turns(1);
+  CHECK(rig.primary->nodes() == 2);
+  second->close("gone");
+  rig.turns(1);
+  CHECK(rig.primary->nodes() == 1);
+}
+
+TEST_CASE("replication/primary: with c a node that is attached is busy until its old link is gone") {
+  StreamRig rig(with_c(1));
+  REQUIRE(rig.connect());
+  rig.settle();
+  CHECK(rig.primary->attached(kReplicaNode));
+  auto again =
+      std::make_shared<LoopbackWire>(FrameContext{kHistory, Generation{99}, ShardId{}}, LoopbackOptions{});
+  const auto attach = [&] {
+    return rig.primary->attach(
+        std::make_unique<LoopbackLink>(again, NodeRole::primary, rig.primary_side.clock), kReplicaNode, {});
+  };
+  const Status refused = attach();
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error() == ReplicationErrc::peer_busy);
+  CHECK(again->closed_by_primary.find("node 2") != std::string::npos);
+  CHECK(rig.primary->replicas() == 1);
+  CHECK(rig.replica->connected());
+  rig.replica->close("on purpose");
+  rig.settle();
+  CHECK_FALSE(rig.primary->attached(kReplicaNode));
+  again =
+      std::make_shared<LoopbackWire>(FrameContext{kHistory, Generation{100}, ShardId{}}, LoopbackOptions{});
+  CHECK(attach());
+}
+
+TEST_CASE("replication/primary: the commit LSN is the c-th greatest that was applied, and never falls") {
+  StreamRig rig(with_c(2));
+  const auto a = rig.connect_by_hand();
+  const auto b = rig.connect_by_hand();
+  const auto c = rig.connect_by_hand();
+  for (int i = 0; i < 5; ++i) rig.put("k", "v");
+  rig.turns(1);
+  CHECK(rig.primary->commit_lsn() == Lsn{0});
+  REQUIRE(a->send_control(ack(5, 5)));
+  rig.turns(1);
+  CHECK(rig.primary->commit_lsn() == Lsn{0});
+  REQUIRE(b->send_control(ack(5, 3)));
+  REQUIRE(c->send_control(ack(1, 1)));
+  rig.turns(1);
+  CHECK(rig.primary->commit_lsn() == Lsn{3});
+  CHECK(rig.primary->stats().commit_lsn == 3);
+  CHECK(rig.primary->stats().applied_lsn == 5);
+  // Every replica hears of it in that turn.
+  for (const auto* link : {a.get(), b.get(), c.get()}) {
+    const auto control = const_cast<LoopbackLink*>(link)->receive_control();
+    REQUIRE(control);
+    CHECK(control->commit_lsn == Lsn{3});
+  }
+  // The one that is ahead goes. Expect: what was committed stays so, and only two that are left commit more.
+  a->close("gone");
+  rig.turns(1);
+  CHECK(rig.primary->commit_lsn() == Lsn{3});
+  REQUIRE(b->send_control(ack(5, 5)));
+  rig.turns(1);
+  CHECK(rig.primary->commit_lsn() == Lsn{3});
+  REQUIRE(c->send_control(ack(5, 4)));
+  rig.turns(1);
+  CHECK(rig.primary->commit_lsn() == Lsn{4});
+}
+
+TEST_CASE("replication/primary: with c = 0 what is appended is committed, and nothing is refused") {
+  StreamRig rig(with_c(0));
+  rig.put("k", "v");
+  CHECK(rig.primary->commit_lsn() == Lsn{1});
+  const auto far = rig.connect_by_hand();
+  rig.put("k", "v");
+  rig.turns(1);
+  const auto batch = far->receive();
+  REQUIRE(batch);
+  CHECK(batch->header.commit_lsn == Lsn{2});
+  CHECK(rig.primary->commit_lsn() == Lsn{2});
+  // Who wants to know what a replica has still waits for one.
+  CHECK(rig.primary->replicas_needed() == 1);
+  CHECK_FALSE(rig.primary->reached(Lsn{1}, AckLevel::applied));
+}
+
+TEST_CASE("replication/primary: a write waits for as many replicas as it asks for, c if it does not say") {
+  StreamRig rig(with_c(2));
+  std::vector<std::unique_ptr<LoopbackLink>> links;
+  for (int i = 0; i < 3; ++i) links.push_back(rig.connect_by_hand());
+  const Lsn lsn = rig.put("k", "v");
+  std::vector<std::uint64_t> order;
+  std::vector<std::unique_ptr<Noted>> received;
+  std::vector<std::unique_ptr<Noted>> applied;
+  for (std::uint32_t replicas = 0; replicas <= 3; ++replicas) {
+    for (const AckLevel level : {AckLevel::received, AckLevel::applied}) {
+      auto& waiters = level == AckLevel::received ? received : applied;
+      waiters.push_back(std::make_unique<Noted>(order, lsn, level, rig.in(seconds(60))));
+      waiters.back()->replicas = replicas;
+      rig.primary->add_waiter(*waiters.back());
+    }
+  }
+  int woken = 0;
+  rig.spawn([&] {
+    CHECK(rig.primary->wait(lsn, AckLevel::applied, rig.in(seconds(60)), 3));
+    woken = 3;
+  });
+  rig.turns(1);
+  const auto reached = [](const std::vector<std::unique_ptr<Noted>>& waiters) {
+    std::vector<std::uint32_t> done;
+    for (const auto& waiter : waiters) {
+      if (waiter->succeeded) done.push_back(waiter->replicas);
+    }
+    return done;
+  };
+  using Counts = std::vector<std::uint32_t>;
+  // 1. One has it. Expect: who asked for one goes on, at its level.
+  REQUIRE(links[0]->send_control(ack(1, 1)));
+  rig.turns(1);
+  CHECK(reached(received) == Counts{1});
+  CHECK(reached(applied) == Counts{1});
+  // 2. A second one has checked it. Expect: c are two.
+  REQUIRE(links[1]->send_control(ack(1, 0)));
+  rig.turns(1);
+  CHECK(reached(received) == Counts{0, 1, 2});
+  CHECK(reached(applied) == Counts{1});
+  // 3. The third has applied it. Expect: two have, three have received it.
+  REQUIRE(links[2]->send_control(ack(1, 1)));
+  rig.turns(1);
+  CHECK(reached(received) == Counts{0, 1, 2, 3});
+  CHECK(reached(applied) == Counts{0, 1, 2});
+  CHECK(woken == 0);
+  // 4. All have.
+  REQUIRE(links[1]->send_control(ack(1, 1)));
+  rig.turns(2);
+  CHECK(reached(applied) == Counts{0, 1, 2, 3});
+  CHECK(woken == 3);
+  // 5. Who comes later for a number that nobody has asked for yet.
+  CHECK_FALSE(rig.primary->reached(lsn, AckLevel::applied, 4));
+  Noted late(order, lsn, AckLevel::applied, rig.in(milliseconds(10)));
+  late.replicas = 4;
+  rig.primary->add_waiter(late);
+  CHECK(late.calls == 0);
+  rig.run_for(milliseconds(50));
+  CHECK(late.code == make_error_code(ReplicationErrc::outcome_unknown));
+}
+
+TEST_CASE("replication/primary: fewer than c are refused, whatever is written, and nothing is") {
+  StreamRig rig(with_c(2));
+  const auto refused = [&] {
+    const auto put = rig.primary->try_append(EntryKind::put, as_bytes("k"), as_bytes("v"));
+    REQUIRE_FALSE(put);
+    CHECK(put.error() == ReplicationErrc::no_replica);
+    int ended = 0;
+    rig.spawn([&] {
+      CHECK(rig.primary->wait_for_room(100, rig.in(seconds(60))).error() == ReplicationErrc::no_replica);
+      const std::string value(200'000, 'v');
+      CHECK(rig.primary->append_fragments(as_bytes("k"), as_bytes(value), rig.in(seconds(60))).error() ==
+            ReplicationErrc::no_replica);
+      ++ended;
+    });
+    rig.turns(2);
+    CHECK(ended == 1);
+    return put.error().message();
+  };
+  CHECK(refused().find("0 of the 2") != std::string::npos);
+  const auto a = rig.connect_by_hand();
+  CHECK(refused().find("1 of the 2") != std::string::npos);
+  CHECK(rig.primary->last_lsn() == Lsn{0});
+  const auto b = rig.connect_by_hand();
+  rig.put("k", "v");
+  b->close("gone");
+  rig.turns(1);
+  refused();
+  CHECK(rig.primary->last_lsn() == Lsn{1});
+  a->close("gone");
+}
+
+TEST_CASE("replication/primary: a replica is told of commits that it has, not of each one beyond") {
+  StreamRig rig(with_c(1));
+  const auto fast = rig.connect_by_hand();
+  LoopbackOptions narrow;
+  narrow.slots = 1;
+  const auto slow = rig.connect_by_hand(narrow);
+  const auto frames_to_slow = [&] {
+    std::uint64_t frames = 0;
+    rig.primary->each_link([&](const Link& link) { frames = link.counters().control_out; });
+    return frames;
+  };
+  const std::uint64_t before = frames_to_slow();
+  for (std::uint64_t lsn = 1; lsn <= 10; ++lsn) {
+    rig.put("k", "v");
+    rig.turns(1);
+    REQUIRE(fast->receive());
+    fast->release();
+    REQUIRE(fast->send_control(ack(lsn, lsn)));
+    rig.turns(1);
+    CHECK(rig.primary->commit_lsn() == Lsn{lsn});
+  }
+  // It has the first; the others lie before the commit LSN that their batch will bring.
+  CHECK(frames_to_slow() == before + 1);
+  REQUIRE(slow->receive());
+  slow->release();
+  rig.turns(2);
+  const auto batch = slow->receive();
+  REQUIRE(batch);
+  CHECK(batch->header.last_lsn == Lsn{10});
+  CHECK(batch->header.commit_lsn == Lsn{10});
+}
+
+TEST_CASE("replication/primary: more replicas than can be counted are no c") {
+  Rig side;
+  PrimaryOptions options = small_log(kAckReplicasMax + 1);
+  const auto primary = Primary::create(*side.reactor, options);
+  REQUIRE_FALSE(primary);
+  CHECK(primary.error().message().find("0 to 64") != std::string::npos);
 }

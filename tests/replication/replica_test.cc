@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <tidelock/replication/wire_range.h>
+
 #include "stream_rig.h"
 
 using namespace tidelock;
@@ -258,6 +260,31 @@ TEST_CASE(
     expected = "fragment within a group";
     played.deliver();
   }
+  SUBCASE("a range, of which nothing is applied") {
+    const std::string key = "x";
+    std::vector<std::byte> buffer(4096);
+    RangeWriter writer(buffer);
+    EntryView record;
+    record.kind = EntryKind::put;
+    record.lsn = {2};
+    record.key = as_bytes(key);
+    writer.add(record);
+    RangeHeader range;
+    range.last = true;
+    range.lsn = {2};
+    range.epoch = kEpoch;
+    range.line.begin(kEpoch, Lsn{1});
+    FrameHeader frame;
+    const Bytes built = writer.finish(range, frame);
+    played.payload.assign(built.begin(), built.end());
+    expected = "a range amid a stream";
+    played.deliver([&](FrameHeader& header) {
+      header.kind = frame.kind;
+      header.first_lsn = frame.first_lsn;
+      header.last_lsn = frame.last_lsn;
+      header.entries = frame.entries;
+    });
+  }
   SUBCASE("a piece of another whole") {
     played.add_fragment(2, "kvvvvvvv", 1, 0, 3);
     played.add_fragment(2, "kvvvvvvvv", 1, 3, 3);
@@ -322,7 +349,7 @@ TEST_CASE("replication/replica: fragments over several batches become one put") 
   played.deliver();
   CHECK(played.applier.map.empty());
   // Half a put is nothing to acknowledge.
-  CHECK(played.near->receive_control().error() == ReplicationErrc::link_empty);
+  CHECK(played.acknowledged().received_lsn == Lsn{0});
   played.add_fragment(1, whole, 3, 7, static_cast<std::uint32_t>(whole.size()) - 7);
   played.add_put(2, "next", "2");
   played.deliver();
@@ -406,6 +433,34 @@ TEST_CASE("replication/replica: a silent primary is dropped after link_timeout, 
   CHECK(played.lost[0].find("said nothing for 3000 ms") != std::string::npos);
   CHECK(played.applier.map["a"] == "1");
   CHECK(played.replica->stats().links_lost == 1);
+}
+
+TEST_CASE("replication/replica: a control frame with what no primary says closes the link") {
+  Played played;
+  REQUIRE(played.connect());
+  ControlFrame frame;
+  frame.history = kHistory;
+  frame.epoch = kEpoch;
+  std::string expected;
+  SUBCASE("an acknowledgement") {
+    frame.applied_lsn = {1};
+    expected = "acknowledgement";
+  }
+  SUBCASE("that it is whole") {
+    frame.whole = true;
+    expected = "acknowledgement";
+  }
+  SUBCASE("that this one is to lead, which it cannot") {
+    frame.lead = true;
+    expected = "in no group";
+  }
+  SUBCASE("a stamp is no such thing") { frame.set_stamp(7); }
+  REQUIRE(played.near->send_control(frame));
+  played.side.reactor->turn();
+  CHECK(played.replica->connected() == expected.empty());
+  if (expected.empty()) return;
+  REQUIRE(played.lost.size() == 1);
+  CHECK_MESSAGE(played.lost[0].find(expected) != std::string::npos, played.lost[0]);
 }
 
 TEST_CASE("replication/replica: all that left before a goodbye is applied first") {

@@ -1,20 +1,16 @@
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include <doctest/doctest.h>
 
 #include "stream_rig.h"
+#include "taker.h"
 
 using namespace tidelock;
 using namespace tidelock::test;
 
 namespace {
-
-PrimaryOptions small_log() {
-  PrimaryOptions options;
-  options.log_bytes = 64 * 1024;
-  return options;
-}
 
 /// Bytes that tell where they come from, so that a piece in a wrong place shows.
 std::string pattern(std::size_t bytes) {
@@ -27,6 +23,21 @@ Status put_waiting(StreamRig& rig, const std::string& key, const std::string& va
   TL_TRY(rig.primary->wait_for_room(entry_bytes(EntryKind::put, key.size(), value.size()), deadline));
   rig.put(key, value);
   return {};
+}
+
+LoopbackOptions late() {
+  LoopbackOptions options;
+  options.completes_on_release = true;
+  return options;
+}
+
+std::string filler() { return std::string(6000, 'f'); }
+
+/// Until another filler does not fit.
+void fill(StreamRig& rig) {
+  const std::string value = filler();
+  while (rig.primary->try_append(EntryKind::put, as_bytes("f"), as_bytes(value))) {
+  }
 }
 
 }  // namespace
@@ -443,4 +454,249 @@ TEST_CASE("replication/fragments: a replica that lost its link amid a put gets a
   rig.settle();
   CHECK(rig.replica->applied_lsn() == Lsn{2});
   CHECK(rig.applier.map["big"] == value);
+}
+
+// ---- several replicas, with c ---------------------------------------------------------------------------
+
+TEST_CASE(
+    "replication/room: a stopped replica is dropped at the ring's end while c others keep up, and no "
+    "append waits") {
+  StreamRig rig(small_log(1));
+  const auto stopped = rig.connect_by_hand(late());
+  Taker moving(rig, late());
+  constexpr int kPuts = 100;
+  int written = 0;
+  const std::string value(3000, 'v');
+  // Time stands still: nobody is silent, one is only behind.
+  for (int i = 0; i < kPuts; ++i) {
+    rig.spawn([&] {
+      CHECK(put_waiting(rig, "k", value, rig.in(seconds(60))));
+      ++written;
+    });
+    rig.turn_primary();
+    moving.turn();
+  }
+  moving.turn();
+  CHECK(written == kPuts);
+  CHECK(rig.primary->stats().log_full_waits == 0);
+  CHECK(rig.primary->stats().backlog_drops == 1);
+  CHECK(rig.primary->replicas() == 1);
+  CHECK(moving.last == Lsn{kPuts});
+  REQUIRE(rig.primary_lost.size() == 1);
+  CHECK(rig.primary_lost[0].find("enough others have") != std::string::npos);
+}
+
+TEST_CASE("replication/room: with c = 1 and only a slow one left the writer waits, by its deadline") {
+  StreamRig rig(small_log(1));
+  const auto slow = rig.connect_by_hand(late());
+  fill(rig);
+  Status hasty;
+  Status patient;
+  bool ended = false;
+  rig.spawn([&] {
+    hasty = put_waiting(rig, "k", filler(), rig.in(milliseconds(500)));
+    patient = put_waiting(rig, "k", filler(), rig.in(seconds(60)));
+    ended = true;
+  });
+  for (int i = 0; i < 20; ++i) {
+    rig.advance(milliseconds(50));
+    REQUIRE(slow->send_control(acknowledgement(0, 0)));
+    rig.turns(1);
+  }
+  REQUIRE_FALSE(hasty);
+  CHECK(hasty.error() == ReactorErrc::deadline_exceeded);
+  CHECK_FALSE(ended);
+  CHECK(rig.primary->replicas() == 1);
+  REQUIRE(slow->receive());
+  slow->release();
+  rig.turns(2);
+  CHECK(ended);
+  CHECK(patient);
+  CHECK(rig.primary->stats().backlog_drops == 0);
+}
+
+TEST_CASE("replication/room: without c a slow replica holds writers up although another keeps up") {
+  StreamRig rig(small_log());
+  const auto slow = rig.connect_by_hand(late());
+  Taker moving(rig, late());
+  fill(rig);
+  bool ended = false;
+  rig.spawn([&] {
+    CHECK(put_waiting(rig, "k", filler(), rig.in(seconds(60))));
+    ended = true;
+  });
+  for (int i = 0; i < 10; ++i) {
+    rig.advance(milliseconds(50));
+    REQUIRE(slow->send_control(acknowledgement(0, 0)));
+    rig.turns(1);
+    moving.turn();
+  }
+  CHECK_FALSE(ended);
+  CHECK(rig.primary->replicas() == 2);
+  REQUIRE(slow->receive());
+  slow->release();
+  rig.turns(2);
+  CHECK(ended);
+}
+
+TEST_CASE("replication/room: a burst that outruns all replicas alike drops none") {
+  StreamRig rig(small_log(1));
+  Taker first(rig, late());
+  Taker second(rig, late());
+  int written = 0;
+  rig.spawn([&] {
+    for (; written < 200; ++written)
+      REQUIRE(put_waiting(rig, "k", std::string(3000, 'v'), rig.in(seconds(60))));
+  });
+  for (int i = 0; i < 1000 && written < 200; ++i) {
+    rig.turn_primary();
+    first.turn();
+    second.turn();
+  }
+  CHECK(written == 200);
+  CHECK(rig.primary->replicas() == 2);
+  CHECK(rig.primary->stats().backlog_drops == 0);
+}
+
+TEST_CASE("replication/room: one that has fallen silent is no reason to drop another") {
+  StreamRig rig(small_log(1));
+  const auto slow = rig.connect_by_hand(late());
+  Taker other(rig, late());
+  bool ended = false;
+  fill(rig);
+  rig.turns(1);
+  other.turn();
+  // The other has all, but then says nothing for two heartbeats.
+  for (int i = 0; i < 25; ++i) {
+    rig.advance(milliseconds(10));
+    REQUIRE(slow->send_control(acknowledgement(0, 0)));
+    rig.turns(1);
+  }
+  rig.spawn([&] {
+    CHECK(put_waiting(rig, "k", filler(), rig.in(seconds(60))));
+    ended = true;
+  });
+  for (int i = 0; i < 20; ++i) rig.turns(1);
+  CHECK_FALSE(ended);
+  CHECK(rig.primary->replicas() == 2);
+  // It speaks again. Expect: it is enough, the one in the way goes, at once.
+  other.turn();
+  rig.turns(2);
+  CHECK(ended);
+  CHECK(rig.primary->replicas() == 1);
+  CHECK(rig.primary->stats().backlog_drops == 1);
+}
+
+TEST_CASE("replication/room: with c = 0 a lone replica that takes nothing for two heartbeats goes") {
+  StreamRig rig(small_log(0));
+  LoopbackOptions options;
+  options.slots = 1;
+  const auto frozen = rig.connect_by_hand(options);
+  fill(rig);
+  rig.turns(1);
+  fill(rig);
+  Instant written{};
+  const Instant start = rig.primary_side.clock.now();
+  rig.spawn([&] {
+    CHECK(put_waiting(rig, "k", filler(), rig.in(seconds(60))));
+    written = rig.primary_side.clock.now();
+  });
+  for (int i = 0; i < 100 && written == Instant{}; ++i) {
+    rig.turn_primary();
+    rig.advance(milliseconds(10));
+  }
+  CHECK(written - start >= milliseconds(200));
+  CHECK(written - start <= milliseconds(300));
+  CHECK(rig.primary->replicas() == 0);
+  rig.put("k", "v");
+}
+
+TEST_CASE("replication/room: a primary that stood still itself drops nobody who takes what it is offered") {
+  StreamRig rig(small_log(0));
+  LoopbackOptions options;
+  options.slots = 1;
+  REQUIRE(rig.connect(options));
+  rig.settle();
+  fill(rig);
+  rig.turn_primary();
+  fill(rig);  // the only slot is taken, the log full
+  bool ended = false;
+  rig.spawn([&] {
+    CHECK(put_waiting(rig, "k", filler(), rig.in(seconds(600))));
+    ended = true;
+  });
+  rig.turn_primary();
+  rig.turn_replica();
+  rig.replica_side.clock.advance(seconds(2));
+  rig.turn_replica();
+  rig.primary_side.clock.advance(seconds(60));
+  rig.settle();
+  CHECK(ended);
+  CHECK(rig.primary->replicas() == 1);
+  CHECK(rig.replica->applied_lsn() == rig.primary->last_lsn());
+}
+
+TEST_CASE("replication/room: who waits for room hears when fewer than c are left") {
+  StreamRig rig(small_log(1));
+  const auto slow = rig.connect_by_hand(late());
+  fill(rig);
+  std::vector<std::string> heard;
+  for (const char* name : {"first", "second"}) {
+    rig.spawn([&, name] {
+      CHECK(put_waiting(rig, "k", filler(), rig.in(seconds(60))).error() == ReplicationErrc::no_replica);
+      heard.emplace_back(name);
+    });
+  }
+  rig.turns(1);
+  const Lsn last = rig.primary->last_lsn();
+  slow->close("gone");
+  rig.turns(2);
+  CHECK(heard == std::vector<std::string>{"first", "second"});
+  CHECK(rig.primary->last_lsn() == last);
+}
+
+TEST_CASE("replication/room: close wakes who waits for room") {
+  std::optional<std::uint32_t> c;
+  SUBCASE("without c") {}
+  SUBCASE("with c") { c = 1; }
+  StreamRig rig(small_log(c));
+  const auto slow = rig.connect_by_hand(late());
+  rig.wire->polls_to_drain = 1'000'000;  // the log's bytes are needed for long after it
+  fill(rig);
+  std::vector<std::string> heard;
+  for (const char* name : {"first", "second"}) {
+    rig.spawn([&, name] {
+      CHECK(put_waiting(rig, "k", filler(), rig.in(seconds(60))).error() == ReactorErrc::closed);
+      heard.emplace_back(name);
+      // Nor does it wait again.
+      CHECK(put_waiting(rig, "k", filler(), rig.in(seconds(60))).error() == ReactorErrc::closed);
+      heard.emplace_back(name);
+    });
+  }
+  rig.turns(1);
+  CHECK(heard.empty());
+  rig.primary->close("done");
+  rig.turns(2);
+  std::sort(heard.begin(), heard.end());
+  CHECK(heard == std::vector<std::string>{"first", "first", "second", "second"});
+  rig.wire->polls_to_drain = 0;
+}
+
+TEST_CASE("replication/fragments: a stopped replica does not hold a large put up while c others take it") {
+  StreamRig rig(small_log(1));
+  const auto stopped = rig.connect_by_hand(late());
+  Taker moving(rig, late());
+  const std::string value = pattern(400'000);
+  bool ended = false;
+  rig.spawn([&] {
+    CHECK(rig.primary->append_fragments(as_bytes("big"), as_bytes(value), rig.in(seconds(5))));
+    ended = true;
+  });
+  for (int i = 0; i < 200 && !ended; ++i) {
+    rig.turn_primary();
+    moving.turn();
+  }
+  CHECK(ended);
+  CHECK(rig.primary->replicas() == 1);
+  CHECK(rig.primary->stats().backlog_drops == 1);
 }

@@ -27,12 +27,6 @@ namespace {
 
 constexpr Duration kPatience = seconds(30);
 
-std::unique_ptr<PeerListener> listen_at(const std::string& path) {
-  auto listener = make_shm_transport()->listen(path, {});
-  if (!listener) FAIL(listener.error().message());
-  return *std::move(listener);
-}
-
 bool names(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 /// shm_connect on a thread of its own; both sides of a handshake wait for each other.
@@ -316,6 +310,11 @@ TEST_CASE("replication/shm: a hello that breaks the rules is refused and the nex
     hello = encoded(hello_of(NodeRole::primary));
     message.assign(hello.begin(), hello.end());
     expected = {RefusalReason::role, 1, 1};
+  }
+  SUBCASE("a candidate, whom nobody here can promise anything") {
+    hello = encoded(hello_of(NodeRole::candidate));
+    message.assign(hello.begin(), hello.end());
+    expected = {RefusalReason::role, 1, 3};
   }
   REQUIRE(say(peer.get(), message));
   const Instant give_up = control_now() + kPatience;

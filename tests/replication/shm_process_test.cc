@@ -115,12 +115,6 @@ std::unique_ptr<Link> accept_one(PeerListener& listener, const LinkOptions& opti
   return *std::move(link);
 }
 
-std::unique_ptr<PeerListener> listen_at(const std::string& path) {
-  auto listener = make_shm_transport()->listen(path, {});
-  if (!listener) FAIL(listener.error().message());
-  return *std::move(listener);
-}
-
 }  // namespace
 
 TEST_CASE("replication/shm: two processes that both park lose no wakeup") {

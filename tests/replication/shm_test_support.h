@@ -20,16 +20,13 @@
 #include <tidelock/reactor/ring.h>
 #include <tidelock/replication/shm.h>
 
+#include "sanitized.h"
 #include "shm_link.h"
 #include "shm_memory.h"
 
 namespace tidelock::testing {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
+using test::kSanitized;
 
 inline constexpr FrameContext kContext{HistoryId{77}, Generation{5}, ShardId{1}};
 
@@ -42,6 +39,12 @@ inline Hello hello_of(NodeRole role) {
   hello.generation = kContext.generation;
   hello.epoch = {3, 1};
   return hello;
+}
+
+inline std::unique_ptr<PeerListener> listen_at(const std::string& path) {
+  auto listener = make_shm_transport()->listen(path, {});
+  if (!listener) FAIL(listener.error().message());
+  return *std::move(listener);
 }
 
 /// A directory of its own, removed at the end with all that is in it.

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,13 @@
 #include "reactor/null_io.h"
 
 namespace tidelock::test {
+
+inline PrimaryOptions small_log(std::optional<std::uint32_t> c = {}) {
+  PrimaryOptions options;
+  options.log_bytes = 64 * 1024;
+  options.c = c;
+  return options;
+}
 
 inline std::string text(Bytes bytes) { return std::string(as_text(bytes)); }
 
@@ -78,6 +86,16 @@ class MapApplier final : public Applier {
 
 inline constexpr HistoryId kHistory{0x1157};
 inline constexpr Epoch kEpoch{3, 1};
+inline constexpr std::uint32_t kReplicaNode = 2;
+
+inline ControlFrame acknowledgement(std::uint64_t received, std::uint64_t applied) {
+  ControlFrame frame;
+  frame.history = kHistory;
+  frame.epoch = kEpoch;
+  frame.received_lsn = {received};
+  frame.applied_lsn = {applied};
+  return frame;
+}
 
 struct StreamRig {
   static PrimaryOptions one_mebibyte() {
@@ -118,15 +136,23 @@ struct StreamRig {
     auto far = std::make_unique<LoopbackLink>(wire, NodeRole::replica, replica_side.clock);
     const Status followed = replica->attach(std::move(far), kHistory, kEpoch);
     REQUIRE(followed);
-    return primary->attach(std::make_unique<LoopbackLink>(wire, NodeRole::primary, primary_side.clock),
-                           replica->applied_lsn());
+    return attach(std::make_unique<LoopbackLink>(wire, NodeRole::primary, primary_side.clock));
+  }
+  /// The primary's end of a link whose other end the replica has.
+  Status attach(std::unique_ptr<Link> link) {
+    Link* const its = link.get();
+    const Status attached = primary->attach(std::move(link), kReplicaNode, replica->applied_lsn());
+    near = attached ? its : nullptr;
+    return attached;
   }
   /// The replica's end is the test's: it sees batches and sends acknowledgements as it likes.
-  std::unique_ptr<LoopbackLink> connect_by_hand(const LoopbackOptions& options = {}, Lsn peer_last = {}) {
+  /// 0: a node of its own.
+  std::unique_ptr<LoopbackLink> connect_by_hand(const LoopbackOptions& options = {}, Lsn peer_last = {},
+                                                std::uint32_t node = 0) {
     wire =
         std::make_shared<LoopbackWire>(FrameContext{kHistory, Generation{++generation}, ShardId{}}, options);
     REQUIRE(primary->attach(std::make_unique<LoopbackLink>(wire, NodeRole::primary, primary_side.clock),
-                            peer_last));
+                            node == 0 ? 100 + generation : node, peer_last));
     return std::make_unique<LoopbackLink>(wire, NodeRole::replica, replica_side.clock);
   }
 
@@ -175,6 +201,7 @@ struct StreamRig {
   std::unique_ptr<Primary> primary;
   std::unique_ptr<Replica> replica;
   std::shared_ptr<LoopbackWire> wire;
+  Link* near = nullptr;  ///< the primary's end of the newest link between the two, while it is ready
   std::uint32_t generation = 0;
   std::vector<std::string> primary_lost, replica_lost;
 };

@@ -1,7 +1,7 @@
 // Both ends together, over the loopback and over the shm link: seeded disorder, and an end state that must
 // agree.
-#include <map>
-#include <string>
+#include <algorithm>
+#include <vector>
 
 #include <doctest/doctest.h>
 
@@ -9,6 +9,8 @@
 #include <tidelock/replication/shm.h>
 
 #include "stream_rig.h"
+#include "stream_writers.h"
+#include "taker.h"
 
 using namespace tidelock;
 using namespace tidelock::test;
@@ -29,48 +31,8 @@ Status connect(StreamRig& rig, Carrier carrier) {
   auto pair = shm_pair(FrameContext{kHistory, Generation{++rig.generation}, ShardId{}}, options);
   REQUIRE(pair);
   REQUIRE(rig.replica->attach(std::move(pair->replica), kHistory, kEpoch));
-  return rig.primary->attach(std::move(pair->primary), rig.replica->applied_lsn());
+  return rig.attach(std::move(pair->primary));
 }
-
-struct Writers {
-  StreamRig& rig;
-  Random& random;
-  std::map<std::string, std::string> model;
-  int running = 0;
-
-  /// A random put or erase; large values go as fragments.
-  void write_one() {
-    const std::string key = "key" + std::to_string(random.below(200));
-    const std::uint64_t kind = random.below(100);
-    if (kind < 10) {
-      REQUIRE(
-          rig.primary->wait_for_room(entry_bytes(EntryKind::erase, key.size(), 0), rig.in(seconds(1000))));
-      REQUIRE(rig.primary->try_append(EntryKind::erase, as_bytes(key), {}));
-      model.erase(key);
-      return;
-    }
-    const std::uint64_t bytes = kind < 13 ? random.below(300'000) : random.below(kind < 20 ? 20'000 : 400);
-    const std::string value(bytes, static_cast<char>('a' + random.below(26)));
-    if (entry_bytes(EntryKind::put, key.size(), bytes) > kEntryBytesMax) {
-      REQUIRE(rig.primary->append_fragments(as_bytes(key), as_bytes(value), rig.in(seconds(1000))));
-    } else {
-      REQUIRE(
-          rig.primary->wait_for_room(entry_bytes(EntryKind::put, key.size(), bytes), rig.in(seconds(1000))));
-      REQUIRE(rig.primary->try_append(EntryKind::put, as_bytes(key), as_bytes(value)));
-    }
-    model[key] = value;
-  }
-  void spawn(int operations) {
-    ++running;
-    rig.spawn([this, operations] {
-      for (int i = 0; i < operations; ++i) {
-        write_one();
-        if (random.below(4) == 0) static_cast<void>(this_fiber::sleep_for(microseconds(500)));
-      }
-      --running;
-    });
-  }
-};
 
 void check_agreement(StreamRig& rig, const Writers& writers) {
   rig.settle();
@@ -102,7 +64,7 @@ void run_disorder(Carrier carrier, std::uint64_t log_bytes, bool cut, std::uint6
     if (random.below(2) == 0) {
       rig.replica->close("cut");
     } else {
-      rig.primary->close("cut");
+      rig.near->close("cut");
     }
     for (int drained = 0; drained < 10 && rig.primary->replicas() + rig.replica->connected() > 0; ++drained)
       rig.turns(1);
@@ -113,6 +75,84 @@ void run_disorder(Carrier carrier, std::uint64_t log_bytes, bool cut, std::uint6
   if (cut) CHECK(cuts >= 3);
   check_agreement(rig, writers);
 }
+
+/// Three replicas of which some stop now and then, c always go on, and those that were dropped come back as
+/// if they had got a snapshot.
+class Stops {
+ public:
+  Stops(std::uint32_t c, std::uint64_t seed) : c_(c), rig_(small_log(c)), random_(seed) {
+    late_.completes_on_release = true;
+    for (std::uint32_t node = 0; node < kNodes; ++node) nodes_.emplace_back(rig_, late_, kFirst + node);
+    stopped_.resize(kNodes);
+  }
+
+  void run() {
+    for (int i = 0; i < 3; ++i) write(150);
+    Lsn committed{};
+    for (int i = 0; i < 200'000 && running_ > 0; ++i) {
+      if (random_.below(2) == 0) rig_.turn_primary();
+      const std::size_t node = random_.below(kNodes);
+      if (!stopped_[node]) nodes_[node].turn();
+      if (random_.below(100) == 0) stop_or_go(random_.below(kNodes));
+      if (random_.below(50) == 0) come_back(random_.below(kNodes));
+      rig_.advance(microseconds(static_cast<std::int64_t>(random_.below(400))));
+      REQUIRE(rig_.primary->commit_lsn() >= committed);
+      committed = rig_.primary->commit_lsn();
+      REQUIRE(holders(committed) >= c_);
+    }
+    REQUIRE(running_ == 0);
+  }
+  [[nodiscard]] std::uint64_t dropped() const { return rig_.primary->stats().backlog_drops; }
+
+ private:
+  static constexpr std::uint32_t kNodes = 3;
+  static constexpr std::uint32_t kFirst = 10;
+
+  [[nodiscard]] std::size_t holders(Lsn lsn) const {
+    return static_cast<std::size_t>(
+        std::count_if(nodes_.begin(), nodes_.end(), [lsn](const Taker& node) { return node.last >= lsn; }));
+  }
+  void write(int puts) {
+    ++running_;
+    rig_.spawn([this, puts] {
+      for (int i = 0; i < puts; ++i) {
+        const std::string value(random_.below(5000), 'v');
+        REQUIRE(
+            rig_.primary->wait_for_room(entry_bytes(EntryKind::put, 1, value.size()), rig_.in(seconds(60))));
+        const Lsn lsn = rig_.put("k", value);
+        const auto replicas = static_cast<std::uint32_t>(random_.below(c_ + 1));
+        if (c_ == 0) continue;
+        REQUIRE(rig_.primary->wait(lsn, AckLevel::applied, rig_.in(seconds(60)), replicas));
+        REQUIRE(holders(lsn) >= (replicas == 0 ? c_ : replicas));
+      }
+      --running_;
+    });
+  }
+  void stop_or_go(std::size_t node) {
+    if (stopped_[node]) {
+      stopped_[node] = false;
+      return;
+    }
+    std::uint32_t others = 0;
+    for (std::size_t i = 0; i < kNodes; ++i) others += i != node && !stopped_[i] && attached(i);
+    stopped_[node] = others >= c_;
+  }
+  void come_back(std::size_t node) {
+    if (stopped_[node] || attached(node)) return;
+    nodes_[node] = Taker(rig_, late_, kFirst + static_cast<std::uint32_t>(node), rig_.primary->last_lsn());
+  }
+  [[nodiscard]] bool attached(std::size_t node) const {
+    return rig_.primary->attached(kFirst + static_cast<std::uint32_t>(node));
+  }
+
+  std::uint32_t c_;
+  StreamRig rig_;
+  Random random_;
+  LoopbackOptions late_;
+  std::vector<Taker> nodes_;
+  std::vector<bool> stopped_;
+  int running_ = 0;
+};
 
 }  // namespace
 
@@ -215,4 +255,17 @@ TEST_CASE("replication/stream: a batch larger than any group costs the replica n
   REQUIRE(rig.replica_lost.size() == 1);
   CHECK(rig.replica_lost[0].find("more than a group") != std::string::npos);
   CHECK(rig.applier.map.empty());
+}
+
+TEST_CASE(
+    "replication/stream: whichever replicas stop, as long as c go on writers end, and what was "
+    "acknowledged is on as many as were asked for") {
+  std::uint64_t dropped = 0;
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    CAPTURE(seed);
+    Stops stops(static_cast<std::uint32_t>(seed % 3), seed);
+    stops.run();
+    dropped += stops.dropped();
+  }
+  CHECK(dropped >= 12);
 }

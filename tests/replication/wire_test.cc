@@ -5,10 +5,12 @@
 
 #include <doctest/doctest.h>
 
+#include <tidelock/reactor/header_sum.h>
 #include <tidelock/reactor/random.h>
 #include <tidelock/replication/wire.h>
 
 #include "fuzz/wire_decoders.h"
+#include "fuzz/wire_seeds.h"
 
 using namespace tidelock;
 
@@ -88,7 +90,7 @@ FrameBytes frame_bytes(const FrameHeader& header) {
   encode_frame_header(header, bytes);
   return bytes;
 }
-void seal(FrameBytes& bytes) { store(bytes.data() + 76, crc32c(0, Bytes(bytes).first(76))); }
+void seal(FrameBytes& bytes) { store(bytes.data() + 76, header_sum(Bytes(bytes).first(76))); }
 
 }  // namespace
 
@@ -102,6 +104,13 @@ TEST_CASE("replication/wire: crc32c has the published check value and chains") {
   std::array<std::byte, 32> ones;
   ones.fill(std::byte{0xff});
   CHECK(crc32c(0, ones) == 0x62a8ab43);
+}
+
+TEST_CASE("replication/wire: a header's sum is the low half of XXH3") {
+  CHECK(header_sum({}) == 0x38d394c2);  // as published: 2d06800538d394c2
+  CHECK(header_sum(as_bytes("123456789")) == 0x67a17dff);
+  const std::array<std::byte, 60> zeroes{};
+  CHECK(header_sum(zeroes) == 0x8d640202);
 }
 
 TEST_CASE("replication/wire: a frame header stands where README.md says") {
@@ -120,7 +129,7 @@ TEST_CASE("replication/wire: a frame header stands where README.md says") {
   CHECK(load<std::uint64_t>(at + 48) == 100);
   CHECK(load<std::uint64_t>(at + 56) == 102);
   CHECK(load<std::uint64_t>(at + 64) == 99);
-  CHECK(load<std::uint32_t>(at + 76) == crc32c(0, Bytes(bytes).first(76)));
+  CHECK(load<std::uint32_t>(at + 76) == header_sum(Bytes(bytes).first(76)));
 }
 
 TEST_CASE("replication/wire: a frame header survives the round trip") {
@@ -184,7 +193,10 @@ TEST_CASE("replication/wire: a frame header whose fields contradict each other i
   change([](std::byte* at) { store(at + 48, std::uint64_t{0}); }, ReplicationErrc::bad_length);
   change([](std::byte* at) { store(at + 48, std::uint64_t{103}); }, ReplicationErrc::bad_length);
   change([](std::byte* at) { store(at + 56, std::uint64_t{103}); }, ReplicationErrc::bad_length);
-  change([](std::byte* at) { store(at + 36, std::uint32_t{1}); }, ReplicationErrc::malformed);
+  change([](std::byte* at) { store(at + 36, std::uint32_t{2}); }, ReplicationErrc::malformed);
+  for (const std::size_t reserved : {37U, 38U, 39U}) {
+    change([&](std::byte* at) { at[reserved] = std::byte{1}; }, ReplicationErrc::malformed);
+  }
   change([](std::byte* at) { store(at + 72, std::uint32_t{1}); }, ReplicationErrc::malformed);
 }
 
@@ -202,9 +214,58 @@ TEST_CASE("replication/wire: a control frame survives the round trip, unknown fl
     CHECK(decoded->applied_lsn == frame.applied_lsn);
     CHECK(decoded->commit_lsn == frame.commit_lsn);
     CHECK(decoded->epoch == frame.epoch);
-    bytes[5] |= std::byte{2};
-    store(bytes.data() + 60, crc32c(0, Bytes(bytes).first(60)));
+    bytes[5] |= std::byte{8};
+    store(bytes.data() + 60, header_sum(Bytes(bytes).first(60)));
     CHECK(decode_control(bytes, kContext).error() == ReplicationErrc::malformed);
+  }
+}
+
+TEST_CASE(
+    "replication/wire: a control frame has a primary's stamp and a replica's echo where README.md says") {
+  ControlFrame primary = some_control();
+  primary.lead = true;
+  primary.applied_lsn = {};
+  primary.set_stamp(0x1122334455667788);
+  std::array<std::byte, kControlFrameBytes> bytes{};
+  encode_control(primary, bytes);
+  CHECK(bytes[5] == std::byte{2});
+  CHECK(load<std::uint64_t>(bytes.data() + 32) == 0x1122334455667788);
+  CHECK(load<std::uint64_t>(bytes.data() + 48) == 53);
+  auto decoded = decode_control(bytes, kContext);
+  REQUIRE(decoded);
+  CHECK(decoded->lead);
+  CHECK(decoded->stamp() == 0x1122334455667788);
+
+  ControlFrame replica = some_control();
+  replica.whole = replica.closing = true;
+  replica.set_echo(0x1122334455667788);
+  encode_control(replica, bytes);
+  CHECK(bytes[5] == std::byte{1 + 4});
+  CHECK(load<std::uint64_t>(bytes.data() + 48) == 0x1122334455667788);
+  decoded = decode_control(bytes, kContext);
+  REQUIRE(decoded);
+  CHECK(decoded->whole);
+  CHECK(decoded->echo() == 0x1122334455667788);
+  CHECK(decoded->received_lsn == Lsn{55});
+}
+
+TEST_CASE("replication/wire: what a role does not say in a control frame is refused") {
+  const auto said = [](NodeRole role, auto&& change) {
+    ControlFrame frame;
+    change(frame);
+    const Status status = check_sender(frame, role);
+    if (!status) CHECK(status.error() == ReplicationErrc::malformed);
+    return static_cast<bool>(status);
+  };
+  const auto lead = [](ControlFrame& frame) { frame.lead = true; };
+  const auto whole = [](ControlFrame& frame) { frame.whole = true; };
+  const auto applied = [](ControlFrame& frame) { frame.applied_lsn = {1}; };
+  const auto outer_words = [](ControlFrame& frame) { frame.received_lsn = frame.commit_lsn = {1}; };
+  for (const NodeRole role : {NodeRole::primary, NodeRole::replica, NodeRole::candidate}) {
+    CHECK(said(role, outer_words));
+    CHECK(said(role, lead) == (role == NodeRole::primary));
+    CHECK(said(role, whole) == (role == NodeRole::replica));
+    CHECK(said(role, applied) == (role == NodeRole::replica));
   }
 }
 
@@ -277,8 +338,11 @@ TEST_CASE("replication/wire: entries that break a rule are refused with a right 
   const EntryView put = some_entry(EntryKind::put, "key", "value");
   change(
       put, [](std::byte* at) { at[4] = std::byte{0}; }, ReplicationErrc::bad_kind);
+  // A range's header, which stands only at the start of a frame of that kind: decode_range() takes it there.
   change(
       put, [](std::byte* at) { at[4] = std::byte{5}; }, ReplicationErrc::bad_kind);
+  change(
+      put, [](std::byte* at) { at[4] = std::byte{6}; }, ReplicationErrc::bad_kind);
   change(
       put, [](std::byte* at) { at[4] = std::byte{2}; },
       ReplicationErrc::bad_length);  // an erase with a value
@@ -374,15 +438,135 @@ TEST_CASE("replication/wire: a hello with impossible fields is malformed") {
     const auto decoded = decode_hello(bytes);
     CHECK((!decoded && decoded.error() == ReplicationErrc::malformed));
   };
-  malformed([](Hello& hello) { hello.role = static_cast<NodeRole>(3); });
+  malformed([](Hello& hello) { hello.role = static_cast<NodeRole>(0); });
+  malformed([](Hello& hello) { hello.role = static_cast<NodeRole>(4); });
   malformed([](Hello& hello) { hello.shard_count = 0; });
   malformed([](Hello& hello) { hello.shard_count = 257; });
   malformed([](Hello& hello) { hello.shard = {4}; });
   malformed([](Hello& hello) { hello.version_min = 2; });
 }
 
+TEST_CASE("replication/wire: a hello of a group's node survives the round trip, by role") {
+  Hello hello = some_hello();
+  hello.c = 2;
+  hello.group_sum = 0x89abcdef;
+  hello.last_epoch = {2, 1};
+  hello.commit_epoch = {1, 7};
+  hello.commit_lsn = {990};
+  const auto round_trip = [&] {
+    std::array<std::byte, kHelloBytes> bytes{};
+    encode_hello(hello, bytes);
+    const auto decoded = decode_hello(bytes);
+    REQUIRE(decoded);
+    CHECK(decoded->role == hello.role);
+    CHECK(decoded->flags == hello.flags);
+    CHECK(decoded->c == 2);
+    CHECK(decoded->group_sum == 0x89abcdef);
+    CHECK(decoded->last_epoch == Epoch{2, 1});
+    CHECK(decoded->commit_epoch == Epoch{1, 7});
+    CHECK(decoded->commit_lsn == Lsn{990});
+    CHECK(load<std::uint16_t>(bytes.data() + 14) == 2);
+    CHECK(load<std::uint32_t>(bytes.data() + 52) == 0x89abcdef);
+    CHECK(load<std::uint32_t>(bytes.data() + 88) == 2);
+    CHECK(load<std::uint32_t>(bytes.data() + 100) == 7);
+    CHECK(load<std::uint64_t>(bytes.data() + 104) == 990);
+    return load<std::uint8_t>(bytes.data() + 13);
+  };
+  hello.flags = {true, false, false, true, false, false};
+  CHECK(round_trip() == 1 + 8);
+  hello.role = NodeRole::replica;
+  hello.flags = {true, true, false, true, false, true};
+  CHECK(round_trip() == 1 + 2 + 8 + 32);
+  hello.role = NodeRole::candidate;
+  hello.flags = {true, true, true, false, true, true};
+  CHECK(round_trip() == 1 + 2 + 4 + 16 + 32);
+}
+
+TEST_CASE("replication/wire: what a role does not say in its hello is refused") {
+  const auto accepted = [](NodeRole role, std::uint8_t flags) {
+    Hello hello = some_hello();
+    hello.role = role;
+    std::array<std::byte, kHelloBytes> bytes{};
+    encode_hello(hello, bytes);
+    bytes[13] = std::byte{flags};
+    store(bytes.data() + 124, crc32c(0, Bytes(bytes).first(124)));
+    const auto decoded = decode_hello(bytes);
+    if (!decoded) CHECK(decoded.error() == ReplicationErrc::malformed);
+    return static_cast<bool>(decoded);
+  };
+  const auto said = [&](NodeRole role) {
+    std::uint32_t bits = 0;
+    for (std::uint32_t bit = 0; bit < 8; ++bit) {
+      if (accepted(role, static_cast<std::uint8_t>(1U << bit))) bits |= 1U << bit;
+    }
+    CHECK(accepted(role, static_cast<std::uint8_t>(bits)));
+    return bits;
+  };
+  CHECK(said(NodeRole::primary) == 1 + 8);
+  CHECK(said(NodeRole::replica) == 1 + 2 + 8 + 32);
+  CHECK(said(NodeRole::candidate) == 1 + 2 + 4 + 16 + 32);
+}
+
+TEST_CASE("replication/wire: hello bytes 88 to 123 of an older node are zero and mean no memory") {
+  std::array<std::byte, kHelloBytes> bytes{};
+  encode_hello(some_hello(), bytes);
+  for (std::size_t i = 88; i < 124; ++i) CHECK(bytes[i] == std::byte{0});
+  CHECK(load<std::uint32_t>(bytes.data() + 12) == 1);  // the role, and nothing beside it
+  CHECK(load<std::uint32_t>(bytes.data() + 52) == 0);
+  const auto decoded = decode_hello(bytes);
+  REQUIRE(decoded);
+  CHECK(decoded->flags == HelloFlags{});
+  CHECK(decoded->c == 0);
+  CHECK(decoded->group_sum == 0);
+  CHECK(decoded->last_epoch == Epoch{});
+  CHECK(decoded->commit_lsn == Lsn{});
+  for (std::size_t i = 112; i < 124; ++i) {
+    bytes[i] = std::byte{1};
+    store(bytes.data() + 124, crc32c(0, Bytes(bytes).first(124)));
+    CHECK(decode_hello(bytes).error() == ReplicationErrc::malformed);
+    bytes[i] = std::byte{0};
+  }
+}
+
+TEST_CASE("replication/wire: a hello whose epochs and LSNs cannot be of one log is malformed") {
+  const auto legal = [](auto&& change) {
+    Hello hello = some_hello();
+    hello.last_epoch = {2, 1};
+    hello.commit_epoch = {2, 1};
+    hello.commit_lsn = {1000};
+    change(hello);
+    std::array<std::byte, kHelloBytes> bytes{};
+    encode_hello(hello, bytes);
+    return static_cast<bool>(decode_hello(bytes));
+  };
+  CHECK(legal([](Hello&) {}));
+  CHECK_FALSE(legal([](Hello& hello) { hello.commit_lsn = {1001}; }));
+  CHECK_FALSE(legal([](Hello& hello) { hello.commit_lsn = {}; }));
+  CHECK_FALSE(legal([](Hello& hello) { hello.commit_epoch = {}; }));
+  CHECK_FALSE(legal([](Hello& hello) { hello.commit_epoch = {2, 2}; }));
+  CHECK_FALSE(legal([](Hello& hello) { hello.last_epoch = {}; }));
+  CHECK_FALSE(legal([](Hello& hello) {
+    hello.last_lsn = hello.commit_lsn = {};
+    hello.commit_epoch = {};
+  }));
+}
+
 TEST_CASE("replication/wire: a refusal survives the round trip and its text names both values") {
-  for (std::uint16_t reason = 1; reason <= 12; ++reason) {
+  const auto shown = [](RefusalReason reason, std::uint64_t value) {
+    const std::string high = std::to_string(value >> 16);
+    const std::string low = std::to_string(value & 0xffff);
+    switch (reason) {
+      case RefusalReason::version:
+        return high + "-" + low;
+      case RefusalReason::promised:
+      case RefusalReason::not_primary:
+        return std::to_string(epoch_of_value(value).counter) + "." +
+               std::to_string(epoch_of_value(value).node);
+      default:
+        return std::to_string(value);
+    }
+  };
+  for (std::uint16_t reason = 1; reason <= 18; ++reason) {
     const Refusal refusal{static_cast<RefusalReason>(reason), (11 << 16) | 12, (13 << 16) | 14};
     std::array<std::byte, kRefusalBytes> bytes{};
     encode_refusal(refusal, bytes);
@@ -390,60 +574,44 @@ TEST_CASE("replication/wire: a refusal survives the round trip and its text name
     REQUIRE(decoded);
     CHECK(decoded->reason == refusal.reason);
     const std::string line = describe(*decoded);
-    const bool version = refusal.reason == RefusalReason::version;
-    CHECK(line.find(version ? "11-12" : std::to_string(refusal.ours)) != std::string::npos);
-    CHECK(line.find(version ? "13-14" : std::to_string(refusal.theirs)) != std::string::npos);
+    CHECK(line.find(shown(refusal.reason, refusal.ours)) != std::string::npos);
+    CHECK(line.find(shown(refusal.reason, refusal.theirs)) != std::string::npos);
     CHECK(line.find('\n') == std::string::npos);
+    CHECK((line.find("does not know: upgrade") != std::string::npos) == (reason > 16));
     bytes[9] ^= std::byte{1};
     CHECK(decode_refusal(bytes).error() == ReplicationErrc::bad_crc);
   }
 }
 
 TEST_CASE("replication/wire: two hundred thousand damaged messages do no harm") {
-  std::vector<std::vector<std::byte>> seeds;
-  const FrameBytes frame = frame_bytes(some_header());
-  seeds.emplace_back(frame.begin(), frame.end());
-  seeds.emplace_back(kControlFrameBytes);
-  encode_control(some_control(),
-                 std::span<std::byte, kControlFrameBytes>(seeds.back().data(), kControlFrameBytes));
-  seeds.emplace_back(kHelloBytes);
-  encode_hello(some_hello(), std::span<std::byte, kHelloBytes>(seeds.back().data(), kHelloBytes));
-  seeds.emplace_back(kRefusalBytes);
-  encode_refusal({RefusalReason::epoch, 1, 2},
-                 std::span<std::byte, kRefusalBytes>(seeds.back().data(), kRefusalBytes));
-  EntryView grouped = some_entry(EntryKind::put, "key", "a value of some length");
-  grouped.group_continues = true;
-  const auto entry = encoded(grouped);
-  EntryView piece = some_entry(EntryKind::fragment, "", "piece");
-  piece.key_bytes = 3;
-  piece.value_bytes = 10;
-  const auto fragment = encoded(piece);
-  seeds.push_back(entry);
-  seeds.back().insert(seeds.back().end(), fragment.begin(), fragment.end());
-
+  const std::vector<test::WireSeed> seeds = test::wire_seeds();
   test::DecodeCounts intact;
-  for (const auto& seed : seeds) test::decode_everything(seed, intact);
-  CHECK(intact.frames == 1);
-  CHECK(intact.controls == 1);
-  CHECK(intact.hellos == 1);
-  CHECK(intact.refusals == 1);
-  CHECK(intact.entries == 2);
+  for (const auto& seed : seeds) test::decode_everything(seed.bytes, intact);
+  CHECK(intact.frames == 2);
+  CHECK(intact.controls == 5);
+  CHECK(intact.hellos == 6);
+  CHECK(intact.refusals == 17);
+  CHECK(intact.entries == 4);
+  CHECK(intact.ranges == 5);
 
   Random random(20'260'101);
   test::DecodeCounts counts;
   for (int i = 0; i < 200'000; ++i) {
-    std::vector<std::byte> bytes = seeds[random.below(seeds.size())];
+    std::vector<std::byte> bytes = seeds[random.below(seeds.size())].bytes;
     for (std::uint64_t changes = random.below(4); changes > 0; --changes) {
       bytes[random.below(bytes.size())] = std::byte(random.below(256));
     }
     if (random.below(4) == 0) bytes.resize(random.below(bytes.size() + 1));
     if (random.below(2) == 0 && bytes.size() >= 8) {  // past the CRC, to the checks behind it
-      store(bytes.data() + bytes.size() - 4, crc32c(0, Bytes(bytes).first(bytes.size() - 4)));
+      const Bytes covered = Bytes(bytes).first(bytes.size() - 4);
+      const bool has_sum = bytes.size() == kFrameHeaderBytes || bytes.size() == kControlFrameBytes;
+      store(bytes.data() + covered.size(), has_sum ? header_sum(covered) : crc32c(0, covered));
     } else if (bytes.size() > 4 && random.below(2) == 0) {
-      seal(bytes);
+      if (random.below(2) == 0 || !test::repair_range(bytes)) seal(bytes);
     }
     test::decode_everything(bytes, counts);
   }
   CHECK(counts.frames > 100);
   CHECK(counts.entries > 100);
+  CHECK(counts.ranges > 100);
 }

@@ -48,29 +48,55 @@ TEST_CASE("cpu quota: the least of all control groups around this process, in bo
   PlantedTree tree;
   CHECK(cpu_check(tree, "cpu quota", {0}, 1).status == CheckStatus::unknown);
   tree.plant("proc/self/cgroup", "0::/a/b\n");
-  CHECK(cpu_check(tree, "cpu quota", {0}, 1).value == "none");
   tree.plant("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
-  CHECK(!cgroup_cpus(tree.files()));
+  CHECK(cpu_check(tree, "cpu quota", {0}, 1).value == "none");
   tree.plant("sys/fs/cgroup/a/b/cpu.max", "400000 100000\n");
-  CHECK(cgroup_cpus(tree.files()) == 4.0);
+  CHECK(cgroup_quota(tree.files()).cpus == 4.0);
   tree.plant("sys/fs/cgroup/a/cpu.max", "150000 100000\n");
-  CHECK(cgroup_cpus(tree.files()) == 1.5);
+  CHECK(cgroup_quota(tree.files()).cpus == 1.5);
   CHECK(cpu_check(tree, "cpu quota", {0, 1}, 1).status == CheckStatus::ok);
   const Check low = cpu_check(tree, "cpu quota", {0, 1}, 2);
   CHECK(low.status == CheckStatus::warning);
   CHECK(has(low.fix, "--cpus 2"));
   tree.plant("sys/fs/cgroup/cpu.max", "50000 100000\n");
-  CHECK(cgroup_cpus(tree.files()) == 0.5);
+  CHECK(cgroup_quota(tree.files()).cpus == 0.5);
 
   const PlantedTree old({{"proc/self/cgroup", "5:memory:/x\n4:cpu,cpuacct:/x\n"},
                          {"sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "-1\n"},
                          {"sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n"},
                          {"sys/fs/cgroup/cpu/cpu.cfs_quota_us", "300000\n"},
                          {"sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"}});
-  CHECK(cgroup_cpus(old.files()) == 3.0);
+  CHECK(cgroup_quota(old.files()).cpus == 3.0);
+  CHECK(cgroup_quota(old.files()).known);
 }
 
-TEST_CASE("cpu quota: absurd files limit nothing") {
+TEST_CASE("cpu quota: none where the groups are to be seen, unknown where they are not") {
+  const auto status = [](const PlantedTree& tree) { return cpu_check(tree, "cpu quota", {0}, 1).status; };
+  const char* const groups = "proc/self/cgroup";
+  const char* const mark = "sys/fs/cgroup/cgroup.controllers";
+  const char* const in_a = "sys/fs/cgroup/a/cgroup.procs";
+  const char* const in_old = "sys/fs/cgroup/cpu/a/tasks";
+  // No limit can be set at the root, nor where the controller is off: there is no file.
+  CHECK(status({{groups, "0::/\n"}, {mark, "cpu"}}) == CheckStatus::ok);
+  CHECK(status({{groups, "0::/a\n"}, {mark, "cpu"}, {in_a, ""}}) == CheckStatus::ok);
+  CHECK(status({{groups, "2:cpu:/a\n0::/b\n"}, {in_old, ""}}) == CheckStatus::ok);
+  // Nothing is mounted; the group is not where it is said to be; it is outside what this namespace sees.
+  CHECK(status({{groups, "0::/a\n"}}) == CheckStatus::unknown);
+  CHECK(status({{groups, "2:cpu:/a\n"}, {mark, ""}, {in_a, ""}}) == CheckStatus::unknown);
+  CHECK(status({{groups, "0::/b\n"}, {mark, "cpu"}, {in_a, ""}}) == CheckStatus::unknown);
+  CHECK(status({{groups, "0::/../a\n"}, {mark, "cpu"}, {in_a, ""}}) == CheckStatus::unknown);
+  CHECK(status({{groups, ""}, {mark, "cpu"}}) == CheckStatus::unknown);
+  // What is there makes no sense, and might have been a limit.
+  CHECK(status({{groups, "0::/a\n"}, {mark, "cpu"}, {"sys/fs/cgroup/a/cpu.max", "?"}}) ==
+        CheckStatus::unknown);
+  // A limit that is too low is one, whatever else there may be.
+  CHECK(status({{groups, "0::/a/b\n"},
+                {mark, "cpu"},
+                {"sys/fs/cgroup/a/cpu.max", "1 2"},
+                {"sys/fs/cgroup/a/b/cpu.max", "?"}}) == CheckStatus::warning);
+}
+
+TEST_CASE("cpu quota: absurd files limit nothing, and nobody knows what they should") {
   for (const char* group :
        {"", "\n", "0::", "0::a", "0::/../..", "::::", "0::/a/", "x:cpu:/\n", "0::/\n0::/a\n"}) {
     for (const char* quota : {"", "0 0", "max", "1 0", "-1 5", "1 2 3", "99999999999999999999 1", "\xff"}) {
@@ -78,8 +104,10 @@ TEST_CASE("cpu quota: absurd files limit nothing") {
       CAPTURE(quota);
       const PlantedTree tree({{"proc/self/cgroup", group},
                               {"sys/fs/cgroup/cpu.max", quota},
+                              {"sys/fs/cgroup/cpu/cpu.cfs_quota_us", quota},
                               {"sys/fs/cgroup/a/cpu.max", quota}});
-      CHECK(!cgroup_cpus(tree.files()));
+      CHECK(!cgroup_quota(tree.files()).cpus);
+      CHECK_FALSE(cgroup_quota(tree.files()).known);
     }
   }
 }

@@ -6,16 +6,16 @@
 
 #include <tidelock/replication/errc.h>
 
+#include "has.h"
 #include "pingpong_options.h"
 #include "pingpong_report.h"
 #include "pingpong_stats.h"
 
 using namespace tidelock;
 using namespace tidelock::tools;
+using tidelock::test::has;
 
 namespace {
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 PingReport example() {
   PingReport report;

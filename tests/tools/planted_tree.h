@@ -9,6 +9,7 @@
 
 #include "doctor_check.h"
 #include "doctor_files.h"
+#include "has.h"
 
 namespace tidelock::test {
 
@@ -29,9 +30,5 @@ class PlantedTree {
 
 /// The check of that name, which must be there once.
 const tools::Check& find(const tools::Checks& checks, const std::string& name);
-
-inline bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 }  // namespace tidelock::test

@@ -15,6 +15,18 @@ target_compile_options(tidelock_private_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>
 # Backtraces of the stall detector and the sanitizers need frames.
 target_compile_options(tidelock_private_flags INTERFACE -fno-omit-frame-pointer)
 
+# A message passes a dozen small functions of several modules; at link time they become one. The objects hold
+# machine code, too ("fat"), so installed libraries serve whoever links without it.
+if(TIDELOCK_LTO AND NOT CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  message(STATUS "TIDELOCK_LTO is for gcc, which has fat objects: off with ${CMAKE_CXX_COMPILER_ID}")
+  set(TIDELOCK_LTO OFF)
+endif()
+if(TIDELOCK_LTO)
+  add_compile_options(-flto=auto -ffat-lto-objects)
+  # gcc 12 takes std::string's own checks, once inlined, for copies of half the address space.
+  add_link_options(-flto=auto -Wno-stringop-overflow -Wno-stringop-overread -Wno-restrict)
+endif()
+
 # Sanitizers must reach every object of the build, the tests' too, so they are directory-wide.
 if(TIDELOCK_SANITIZE)
   # gcc 12 sees uninitialised members behind the sanitizers' instrumentation where there are none.

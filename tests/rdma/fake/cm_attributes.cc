@@ -13,7 +13,8 @@ constexpr std::uint8_t kAckTimeoutDefault = 18;
 /// Attributes of the kernel's own that it leaves in the mask for RoCE; ibv_modify_qp() refuses them.
 constexpr int kKernelMask = 1 << 21 | 1 << 23;
 
-std::uint8_t mapped_index(const Device& device) {
+std::uint8_t chosen_index(const Device& device) {
+  if (device.config.cm_gid >= 0) return static_cast<std::uint8_t>(device.config.cm_gid);
   const std::vector<Gid> gids = gids_of(device);
   const Gid wanted = mapped_gid(device.config.ipv4);
   for (std::size_t i = 0; i < gids.size(); ++i)
@@ -41,7 +42,7 @@ void fill_rtr(const Conn& conn, ibv_qp_attr& attr, int& mask) {
   attr.ah_attr.is_global = 1;
   attr.ah_attr.port_num = 1;
   attr.ah_attr.grh.dgid = mapped_gid(conn.peer_device->config.ipv4).gid;
-  attr.ah_attr.grh.sgid_index = mapped_index(*conn.device);
+  attr.ah_attr.grh.sgid_index = chosen_index(*conn.device);
   attr.ah_attr.grh.hop_limit = 64;
   attr.path_mtu = std::min(conn.device->config.active_mtu, conn.peer_device->config.active_mtu);
   attr.dest_qp_num = conn.remote_qp_num;
@@ -89,6 +90,7 @@ int fill(const Conn& conn, ibv_qp_attr& attr, int& mask) {
 using namespace tidelock::fake;  // NOLINT: this file defines global functions
 
 extern "C" int rdma_init_qp_attr(rdma_cm_id* handle, ibv_qp_attr* attr, int* mask) {
+  tell_call("rdma_init_qp_attr");
   World& w = world();
   const Lock lock(w.mutex);
   const CmId& id = w.ids.check(handle, "rdma_init_qp_attr");

@@ -129,6 +129,7 @@ void rdma_destroy_event_channel(rdma_event_channel* handle) {
 }
 
 int rdma_create_id(rdma_event_channel* handle, rdma_cm_id** result, void* context, rdma_port_space ps) {
+  tell_call("rdma_create_id");
   World& w = world();
   const Lock lock(w.mutex);
   CmChannel& channel = w.cm_channels.check(handle, "rdma_create_id");
@@ -152,6 +153,7 @@ int rdma_create_id(rdma_event_channel* handle, rdma_cm_id** result, void* contex
 }
 
 int rdma_destroy_id(rdma_cm_id* handle) {
+  tell_call("rdma_destroy_id");
   World& w = world();
   const Lock lock(w.mutex);
   const Half half = half_of(w, handle, "rdma_destroy_id");
@@ -187,6 +189,7 @@ int rdma_listen(rdma_cm_id* handle, int backlog) {
 }
 
 int rdma_resolve_addr(rdma_cm_id* handle, sockaddr* source, sockaddr* target, int) {
+  tell_call("rdma_resolve_addr");
   World& w = world();
   const Lock lock(w.mutex);
   const Half half = half_of(w, handle, "rdma_resolve_addr");
@@ -214,6 +217,7 @@ int rdma_resolve_addr(rdma_cm_id* handle, sockaddr* source, sockaddr* target, in
 }
 
 int rdma_resolve_route(rdma_cm_id* handle, int) {
+  tell_call("rdma_resolve_route");
   World& w = world();
   const Lock lock(w.mutex);
   const Half half = half_of(w, handle, "rdma_resolve_route");
@@ -231,6 +235,7 @@ int rdma_resolve_route(rdma_cm_id* handle, int) {
 }
 
 int rdma_connect(rdma_cm_id* handle, rdma_conn_param* param) {
+  tell_call("rdma_connect");
   World& w = world();
   const Lock lock(w.mutex);
   const Half half = half_of(w, handle, "rdma_connect");
@@ -248,6 +253,7 @@ int rdma_connect(rdma_cm_id* handle, rdma_conn_param* param) {
 }
 
 int rdma_accept(rdma_cm_id* handle, rdma_conn_param* param) {
+  tell_call("rdma_accept");
   World& w = world();
   const Lock lock(w.mutex);
   const Half half = half_of(w, handle, "rdma_accept");
@@ -262,6 +268,7 @@ int rdma_accept(rdma_cm_id* handle, rdma_conn_param* param) {
 }
 
 int rdma_reject(rdma_cm_id* handle, const void* private_data, std::uint8_t length) {
+  tell_call("rdma_reject");
   World& w = world();
   const Lock lock(w.mutex);
   const Half half = half_of(w, handle, "rdma_reject");
@@ -277,6 +284,7 @@ int rdma_reject(rdma_cm_id* handle, const void* private_data, std::uint8_t lengt
 }
 
 int rdma_establish(rdma_cm_id* handle) {
+  tell_call("rdma_establish");
   World& w = world();
   const Lock lock(w.mutex);
   const Half half = half_of(w, handle, "rdma_establish");
@@ -289,6 +297,7 @@ int rdma_establish(rdma_cm_id* handle) {
 }
 
 int rdma_disconnect(rdma_cm_id* handle) {
+  tell_call("rdma_disconnect");
   World& w = world();
   const Lock lock(w.mutex);
   const Half half = half_of(w, handle, "rdma_disconnect");
@@ -304,6 +313,7 @@ int rdma_disconnect(rdma_cm_id* handle) {
 }
 
 int rdma_migrate_id(rdma_cm_id* handle, rdma_event_channel* target) {
+  tell_call("rdma_migrate_id");
   World& w = world();
   const Lock lock(w.mutex);
   const Half half = half_of(w, handle, "rdma_migrate_id");

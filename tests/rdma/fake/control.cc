@@ -61,6 +61,8 @@ void reset() {
   w.post_failures.clear();
   w.cm_faults.clear();
   w.post_hook = nullptr;
+  w.call_hook = nullptr;
+  w.fork_status = IBV_FORK_UNNEEDED;
   w.corruptions.clear();
   w.next_port = 49152;
   w.last_destroyed_qp_num = 0;
@@ -206,6 +208,26 @@ void set_post_hook(std::function<void(ibv_qp*)> hook) {
   World& w = world();
   const Lock lock(w.mutex);
   w.post_hook = std::move(hook);
+}
+
+void set_call_hook(std::function<void(const std::string&)> hook) {
+  World& w = world();
+  const Lock lock(w.mutex);
+  w.call_hook = std::move(hook);
+}
+
+void set_fork_status(ibv_fork_status status) {
+  World& w = world();
+  const Lock lock(w.mutex);
+  w.fork_status = status;
+}
+
+void tell_call(const char* name) {
+  World& w = world();
+  Lock lock(w.mutex);
+  const auto hook = w.call_hook;
+  lock.unlock();
+  if (hook) hook(name);
 }
 
 LiveObjects live_objects() {

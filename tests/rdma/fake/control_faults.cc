@@ -124,6 +124,7 @@ QpStats qp_stats(std::uint32_t qp_num) {
     if (qp->qp_num != qp_num) continue;
     QpStats stats = qp->stats;
     stats.state = qp->attr.qp_state;
+    stats.attributes = qp->attr;
     stats.sq_in_use = static_cast<std::uint32_t>(qp->sends - qp->sends_retired);
     stats.rq_in_use = static_cast<std::uint32_t>(qp->recvs - qp->recvs_retired);
     return stats;

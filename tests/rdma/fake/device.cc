@@ -184,6 +184,7 @@ int ibv_query_gid(ibv_context* context, std::uint8_t port_num, int index, ibv_gi
 
 int _ibv_query_gid_ex(ibv_context* context, std::uint32_t port_num, std::uint32_t gid_index,
                       ibv_gid_entry* entry, std::uint32_t flags, std::size_t entry_size) {
+  tell_call("ibv_query_gid_ex");
   World& w = world();
   const Lock lock(w.mutex);
   if (const int error = failure_of(w, Call::query_gid)) return error;
@@ -211,6 +212,12 @@ ssize_t _ibv_query_gid_table(ibv_context* context, ibv_gid_entry* entries, std::
 }
 
 int ibv_fork_init(void) { return 0; }
+
+ibv_fork_status ibv_is_fork_initialized(void) {
+  World& w = world();
+  const Lock lock(w.mutex);
+  return w.fork_status;
+}
 
 int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
   World& w = world();

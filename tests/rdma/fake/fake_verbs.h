@@ -40,6 +40,7 @@ struct DeviceConfig {
   int max_qp_wr = 16384;
   int max_sge = 16;
   int max_cqe = 1 << 20;
+  int cm_gid = -1;  ///< index of the GID that rdma_cm chooses; -1: the RoCE v2 one of `ipv4`
 };
 
 /// What a post to a queue pair in RESET, INIT or RTR does.
@@ -177,6 +178,13 @@ void add_cm_fault(const CmFault& fault);
 /// something in the middle of a post. None: nullptr.
 void set_post_hook(std::function<void(ibv_qp*)> hook);
 
+/// Called by name at the start of every call that makes, moves or ends something, outside the mutex.
+/// None: nullptr.
+void set_call_hook(std::function<void(const std::string&)> hook);
+
+/// What ibv_is_fork_initialized() says; UNNEEDED after reset(), as newer kernels say.
+void set_fork_status(ibv_fork_status status);
+
 struct LiveObjects {
   std::size_t contexts = 0, pds = 0, comp_channels = 0, cqs = 0, mrs = 0, qps = 0, event_channels = 0,
               ids = 0;
@@ -190,6 +198,7 @@ LiveObjects live_objects();
 std::vector<std::uint32_t> qp_numbers(const std::string& device);
 struct QpStats {
   ibv_qp_state state = IBV_QPS_UNKNOWN;  ///< UNKNOWN if there is no such queue pair
+  ibv_qp_attr attributes{};              ///< as ibv_modify_qp() has set them
   std::uint64_t post_send_calls = 0;     ///< doorbells
   std::uint64_t sends_posted = 0;
   std::uint64_t sends_signaled = 0;

@@ -96,6 +96,7 @@ int ibv_dealloc_pd(ibv_pd* pd) {
 }
 
 ibv_mr* ibv_reg_mr(ibv_pd* pd, void* addr, std::size_t length, int access) {
+  tell_call("ibv_reg_mr");
   return register_memory(pd, addr, length, reinterpret_cast<std::uint64_t>(addr),
                          static_cast<unsigned>(access));
 }
@@ -105,10 +106,12 @@ ibv_mr* ibv_reg_mr_iova(ibv_pd* pd, void* addr, std::size_t length, std::uint64_
 }
 
 ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova, unsigned access) {
+  tell_call("ibv_reg_mr");  // whose inline wrapper comes here
   return register_memory(pd, addr, length, iova, access);
 }
 
 int ibv_dereg_mr(ibv_mr* mr) {
+  tell_call("ibv_dereg_mr");
   World& w = world();
   const Lock lock(w.mutex);
   Mr& gone = w.mrs.check(mr, "ibv_dereg_mr");

@@ -143,6 +143,7 @@ using namespace tidelock::fake;  // NOLINT: this file defines global functions
 extern "C" {
 
 ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
+  tell_call("ibv_create_qp");
   World& w = world();
   const Lock lock(w.mutex);
   Pd& domain = w.pds.check(pd, "ibv_create_qp");
@@ -171,6 +172,7 @@ ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
 }
 
 int ibv_modify_qp(ibv_qp* handle, ibv_qp_attr* attr, int mask) {
+  tell_call("ibv_modify_qp");
   World& w = world();
   const Lock lock(w.mutex);
   Qp& qp = w.qps.check(handle, "ibv_modify_qp");
@@ -209,6 +211,7 @@ int ibv_query_qp(ibv_qp* handle, ibv_qp_attr* attr, int, ibv_qp_init_attr* init)
 }
 
 int ibv_destroy_qp(ibv_qp* handle) {
+  tell_call("ibv_destroy_qp");
   World& w = world();
   const Lock lock(w.mutex);
   Qp& qp = w.qps.check(handle, "ibv_destroy_qp");

@@ -154,6 +154,8 @@ struct World {
   std::vector<PostFailure> post_failures;
   std::vector<CmFault> cm_faults;
   std::function<void(ibv_qp*)> post_hook;
+  std::function<void(const std::string&)> call_hook;
+  ibv_fork_status fork_status = IBV_FORK_UNNEEDED;
   struct Corruption {
     std::size_t k = 0;
     std::uint32_t qp_num = 0;
@@ -174,6 +176,7 @@ std::vector<Gid> gids_of(const Device& device);
 bool reaches(const World& w, const Device& from, const Device& to);
 /// errno if the call is to fail now, else 0.
 int failure_of(World& w, Call call);
+void tell_call(const char* name);
 std::unique_ptr<Context> make_context(World& w, Device& device);
 Device& device_of(ibv_context* context);
 

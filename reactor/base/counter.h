@@ -1,5 +1,5 @@
-/// Single-writer statistics: a plain add for the owner, readable by anyone.
-/// Thread:   owner core
+/// Counting where one thread writes and anyone may read.
+/// Thread:   the counter's one writer
 #pragma once
 
 #include <atomic>
@@ -7,6 +7,8 @@
 
 namespace tidelock {
 
+/// No read-modify-write is needed with one writer, only that readers see whole values: a load and a store do
+/// what a locked instruction would do for twenty times the price.
 inline void bump(std::atomic<std::uint64_t>& counter, std::uint64_t by = 1) {
   counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
 }

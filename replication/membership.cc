@@ -1,0 +1,227 @@
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include <tidelock/base/check.h>
+#include <tidelock/replication/membership.h>
+
+namespace tidelock {
+namespace {
+
+/// A hostile peer asks again and again; nobody else founds so often.
+constexpr std::size_t kFoundingsMax = 1024;
+/// A candidate takes one more than the highest that it has heard of, so epochs that others know differ by how
+/// often somebody stood in vain. What is far beyond would use up the counter for everybody.
+constexpr std::uint32_t kCounterStepMax = 1U << 20;
+constexpr std::uint32_t kCounterMax = 0xffff'ffff;
+
+std::uint64_t milliseconds_left(Instant until, Instant now) {
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(0, (until - now).ns) + 999'999) / 1'000'000;
+}
+
+template <class T>
+std::uint32_t chain(std::uint32_t sum, T value) {
+  std::array<std::byte, sizeof(T)> bytes{};
+  for (std::size_t i = 0; i < sizeof(T); ++i) bytes[i] = static_cast<std::byte>(value >> (8 * i) & 0xff);
+  return crc32c(sum, bytes);
+}
+
+}  // namespace
+
+bool GroupOptions::has(std::uint32_t other) const {
+  return std::binary_search(nodes.begin(), nodes.end(), other);
+}
+
+std::uint32_t GroupOptions::sum() const {
+  std::uint32_t sum = 0;
+  for (const std::uint32_t each : nodes) sum = chain(sum, each);
+  sum = chain(sum, static_cast<std::uint64_t>(lease.ns / 1'000));
+  sum = chain(sum, group_bytes_max);
+  return sum == 0 ? 1 : sum;
+}
+
+Membership::Membership(GroupOptions options, Instant now)
+    : options_(std::move(options)), fresh_until_(now + options_.lease) {
+  TL_ASSERT(std::is_sorted(options_.nodes.begin(), options_.nodes.end()) && options_.has(options_.node) &&
+                options_.c < options_.nodes.size(),
+            "a group's nodes ascend, and this one is among them");
+}
+
+// ---- asked by a candidate -------------------------------------------------------------------------------
+
+std::optional<Refusal> Membership::asked(const Hello& candidate, bool serves, Instant now) {
+  if (auto refusal = judge_group(candidate)) return refusal;
+  if (candidate.epoch.node != candidate.node) {  // else two candidates could stand for one epoch
+    return Refusal{RefusalReason::malformed, candidate.node, candidate.epoch.node};
+  }
+  if (too_far(candidate.epoch)) {
+    return Refusal{RefusalReason::malformed, epoch_value(promised_), epoch_value(candidate.epoch)};
+  }
+  const bool founding = candidate.flags.founding;
+  if (auto refusal = founding ? judge_founder(candidate, now) : judge_candidate(candidate, serves, now))
+    return refusal;
+  if (!candidate.flags.promise) return std::nullopt;
+  if (founding) founded_.insert(candidate.history.value);
+  if (candidate.flags.released) lease_until_ = {};
+  promise(candidate.epoch);
+  return std::nullopt;
+}
+
+std::optional<Refusal> Membership::judge_group(const Hello& theirs) const {
+  if (theirs.group_sum != options_.sum())
+    return Refusal{RefusalReason::group, options_.sum(), theirs.group_sum};
+  if (theirs.node == options_.node || !options_.has(theirs.node))
+    return Refusal{RefusalReason::malformed, options_.node, theirs.node};
+  return std::nullopt;
+}
+
+std::optional<Refusal> Membership::judge_founder(const Hello& candidate, Instant now) const {
+  if (history_ != HistoryId{})
+    return Refusal{RefusalReason::history, history_.value, candidate.history.value};
+  const bool no_room = founded_.size() >= kFoundingsMax && !founded_.contains(candidate.history.value);
+  if (candidate.history == HistoryId{} || no_room)
+    return Refusal{RefusalReason::malformed, founded_.size(), candidate.history.value};
+  if (auto refusal = fresh(now)) return refusal;
+  if (promised_ > candidate.epoch)
+    return Refusal{RefusalReason::promised, epoch_value(promised_), epoch_value(candidate.epoch)};
+  return std::nullopt;
+}
+
+std::optional<Refusal> Membership::judge_candidate(const Hello& candidate, bool serves, Instant now) const {
+  if (!memory_) return Refusal{RefusalReason::no_memory, epoch_value(promised_), candidate.node};
+  if (candidate.history != history_)
+    return Refusal{RefusalReason::history, history_.value, candidate.history.value};
+  // Whoever follows an epoch's primary is past promising it: that one leads already.
+  if (promised_ > candidate.epoch || (promised_ == candidate.epoch && following_))
+    return Refusal{RefusalReason::promised, epoch_value(promised_), epoch_value(candidate.epoch)};
+  if (serves) return Refusal{RefusalReason::lease, milliseconds_left(now + options_.lease, now), 0};
+  // The successor has applied all that its primary wrote, so the released epoch is its last entry's.
+  return lease_runs(candidate.flags.released ? candidate.last_epoch : Epoch{}, now);
+}
+
+std::optional<Refusal> Membership::lease_runs(Epoch except, Instant now) const {
+  if (now >= lease_until_ || (except != Epoch{} && lease_epoch_ == except)) return std::nullopt;
+  return Refusal{RefusalReason::lease, milliseconds_left(lease_until_, now), epoch_value(lease_epoch_)};
+}
+
+std::optional<Refusal> Membership::fresh(Instant now) const {
+  if (now >= fresh_until_) return std::nullopt;
+  return Refusal{RefusalReason::lease, milliseconds_left(fresh_until_, now), 0};
+}
+
+void Membership::promise(Epoch epoch) {
+  promised_ = epoch;
+  following_ = false;
+  founding_ = {};
+}
+
+// ---- following ------------------------------------------------------------------------------------------
+
+std::optional<Refusal> Membership::may_follow(const Hello& primary, Instant now) const {
+  if (auto refusal = judge_group(primary)) return refusal;
+  if (primary.history == HistoryId{} || !primary.flags.memory)
+    return Refusal{RefusalReason::no_memory, 0, primary.node};
+  if (primary.epoch.node != primary.node || (memory_ && too_far(primary.epoch)))
+    return Refusal{RefusalReason::malformed, epoch_value(promised_), epoch_value(primary.epoch)};
+  if (primary.epoch < promised_)
+    return Refusal{RefusalReason::promised, epoch_value(promised_), epoch_value(primary.epoch)};
+  if (history_ != HistoryId{} && primary.history != history_)
+    return Refusal{RefusalReason::history, history_.value, primary.history.value};
+  if (!memory_ && !founded_.contains(primary.history.value)) {
+    if (auto refusal = fresh(now)) return refusal;
+    if (!answers_suffice()) return Refusal{RefusalReason::no_memory, answers_.size(), answers_needed()};
+  }
+  return lease_runs(primary.epoch, now);
+}
+
+void Membership::follow(const Hello& primary) {
+  promise(primary.epoch);
+  history_ = primary.history;
+  following_ = true;
+  if (memory_) return;
+  if (founded_.contains(primary.history.value)) return regain();
+  target_ = primary.last_lsn;
+}
+
+void Membership::applied(Lsn lsn) {
+  if (!memory_ && following_ && target_ && lsn >= *target_) regain();
+}
+
+void Membership::stamped(Instant now) {
+  if (!following_) return;
+  lease_epoch_ = promised_;
+  lease_until_ = std::max(lease_until_, now + options_.lease);
+}
+
+// ---- without memory -------------------------------------------------------------------------------------
+
+bool Membership::answered(std::uint32_t node, HistoryId history, Epoch promised, std::uint32_t c,
+                          Instant now) {
+  if (now < fresh_until_ || memory_ || history == HistoryId{} || node == options_.node || !options_.has(node))
+    return false;
+  if (history_ != HistoryId{} && history_ != history) return false;
+  history_ = history;
+  founding_ = {};  // there is one: it joins that
+  answers_.insert(node);
+  answers_c_ = std::max(answers_c_, c);
+  if (promised > promised_) promise(promised);
+  if (founded_.contains(history.value)) regain();
+  return true;
+}
+
+std::uint32_t Membership::answers_needed() const {
+  const Quorum own = options_.quorum();
+  return Quorum{own.n, std::min(own.n, std::max(own.c, answers_c_))}.answers_needed();
+}
+
+void Membership::regain() {
+  memory_ = true;
+  target_.reset();
+  answers_.clear();
+}
+
+// ---- a candidate itself ---------------------------------------------------------------------------------
+
+std::optional<Refusal> Membership::stand(std::uint32_t counter, bool released, Instant now) {
+  if (!memory_) return Refusal{RefusalReason::no_memory, epoch_value(promised_), options_.node};
+  if (auto refusal = lease_runs(released ? promised_ : Epoch{}, now)) return refusal;
+  const auto next = next_counter(counter);
+  if (!next) return Refusal{RefusalReason::promised, epoch_value(promised_), 0};
+  if (released) lease_until_ = {};
+  promise({*next, options_.node});
+  return std::nullopt;
+}
+
+/// What others say of epochs far beyond counts only so far.
+std::optional<std::uint32_t> Membership::next_counter(std::uint32_t heard) const {
+  const std::uint32_t own = promised_.counter;
+  if (own == kCounterMax) return std::nullopt;
+  const std::uint32_t most = own + std::min(kCounterStepMax, kCounterMax - own) - 1;
+  return std::max(own, std::min(heard, most)) + 1;
+}
+
+bool Membership::too_far(Epoch epoch) const {
+  return epoch.counter > promised_.counter && epoch.counter - promised_.counter > kCounterStepMax;
+}
+
+std::optional<Refusal> Membership::found(HistoryId history, std::uint32_t counter, Instant now) {
+  if (history_ != HistoryId{}) return Refusal{RefusalReason::history, history_.value, history.value};
+  if (auto refusal = fresh(now)) return refusal;
+  const auto next = next_counter(counter);
+  if (!next) return Refusal{RefusalReason::promised, epoch_value(promised_), 0};
+  promise({*next, options_.node});
+  founding_ = history;
+  founded_.insert(history.value);
+  return std::nullopt;
+}
+
+void Membership::lead() {
+  if (founding_ != HistoryId{}) {
+    history_ = founding_;
+    founding_ = {};
+    regain();
+  }
+  following_ = false;
+}
+
+}  // namespace tidelock

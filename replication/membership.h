@@ -1,0 +1,118 @@
+/// What a node of a group remembers of epochs and leases, and what it may therefore say to whom. It only
+/// knows and judges: links, logs and roles are its owner's, who acts on what it says in the same turn.
+/// README.md, "Groups of nodes", has the rules and why they hold.
+/// Thread:   owner core
+/// Suspends: never
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include <tidelock/base/ids.h>
+#include <tidelock/base/time.h>
+#include <tidelock/replication/quorum.h>
+#include <tidelock/replication/wire.h>
+
+namespace tidelock {
+
+struct GroupOptions {
+  std::uint32_t node = 0;
+  std::vector<std::uint32_t> nodes;  ///< all of them, this one, too; ascending
+  std::uint32_t c = 0;               ///< 0 to nodes.size() - 1
+  Duration lease = seconds(2);
+  std::uint32_t group_bytes_max = kEntryBytesMax;
+
+  [[nodiscard]] Quorum quorum() const { return {static_cast<std::uint32_t>(nodes.size()) - 1, c}; }
+  [[nodiscard]] bool has(std::uint32_t other) const;
+  /// Hello::group_sum: nodes whose sums differ are not of one group. Never 0.
+  [[nodiscard]] std::uint32_t sum() const;
+};
+
+class Membership {
+ public:
+  /// `now`: by the clock that leases go by, also in what follows. Whoever starts may have granted a lease in
+  /// an earlier life, and waits until that would have ended.
+  Membership(GroupOptions options, Instant now);
+
+  [[nodiscard]] const GroupOptions& options() const { return options_; }
+  [[nodiscard]] HistoryId history() const { return history_; }  ///< 0: none yet
+  /// Nothing below it is accepted, acknowledged or promised.
+  [[nodiscard]] Epoch promised() const { return promised_; }
+  /// False from a start, until it is known again what an earlier life may have promised.
+  [[nodiscard]] bool memory() const { return memory_; }
+
+  // ---- asked by a candidate ----
+  /// Why not; none: it may lead, as far as this node is concerned. `serves`: this node is a primary that
+  /// stamps. If the hello asks for a promise, that is given from then on: the owner closes its old link, or
+  /// deposes itself, in this turn.
+  std::optional<Refusal> asked(const Hello& candidate, bool serves, Instant now);
+
+  // ---- following ----
+  /// Why it must not follow the primary that says this; none: it may, now.
+  [[nodiscard]] std::optional<Refusal> may_follow(const Hello& primary, Instant now) const;
+  /// It does, after may_follow() in the same turn.
+  void follow(const Hello& primary);
+  [[nodiscard]] bool following() const { return following_; }
+  /// Its link is gone.
+  void unfollow() { following_ = false; }
+  /// What it follows has brought it to `lsn`, in log and table.
+  void applied(Lsn lsn);
+  /// A stamp came from the primary that it follows. `now` was read after that.
+  void stamped(Instant now);
+
+  // ---- without memory ----
+  /// What a node with memory promised, and its c, as its hello or refusal says. A higher promise ends what
+  /// this node followed. False: it tells of another history than others did, or came before fresh_until(),
+  /// and is not counted.
+  bool answered(std::uint32_t node, HistoryId history, Epoch promised, std::uint32_t c, Instant now);
+  /// Enough nodes have answered, by the greatest c of all: what it may have promised is known.
+  [[nodiscard]] bool answers_suffice() const { return answers_.size() >= answers_needed(); }
+  /// Until then nobody without memory may do anything.
+  [[nodiscard]] Instant fresh_until() const { return fresh_until_; }
+
+  // ---- a candidate itself ----
+  /// Takes an epoch above all that it has heard of: `counter` is the highest of others. `released`: the
+  /// primary that it followed has ended its epoch for it.
+  /// Why not: no_memory, lease; promised if no counter is left
+  std::optional<Refusal> stand(std::uint32_t counter, bool released, Instant now);
+  /// The same for a history that this node would begin; `history` is nobody else's.
+  /// Why not: history (there is one), lease (it has just started); promised
+  std::optional<Refusal> found(HistoryId history, std::uint32_t counter, Instant now);
+  /// It leads the epoch that it stood for.
+  void lead();
+  /// While it stands for one: the history that it would begin; 0: none.
+  [[nodiscard]] HistoryId founding() const { return founding_; }
+
+ private:
+  [[nodiscard]] std::optional<Refusal> judge_group(const Hello& theirs) const;
+  [[nodiscard]] std::optional<Refusal> judge_founder(const Hello& candidate, Instant now) const;
+  [[nodiscard]] std::optional<Refusal> judge_candidate(const Hello& candidate, bool serves,
+                                                       Instant now) const;
+  /// Of another epoch than `except`, if one runs.
+  [[nodiscard]] std::optional<Refusal> lease_runs(Epoch except, Instant now) const;
+  [[nodiscard]] std::optional<Refusal> fresh(Instant now) const;
+  [[nodiscard]] bool too_far(Epoch epoch) const;
+  [[nodiscard]] std::uint32_t answers_needed() const;
+  /// One above what is promised here and there; none if no counter is left.
+  [[nodiscard]] std::optional<std::uint32_t> next_counter(std::uint32_t heard) const;
+  void promise(Epoch epoch);
+  void regain();
+
+  GroupOptions options_;
+  HistoryId history_{};
+  Epoch promised_{};
+  bool memory_ = false;
+  bool following_ = false;  ///< the primary of `promised_`
+  Epoch lease_epoch_{};     ///< whose primary it granted its last lease
+  Instant lease_until_{};
+  Instant fresh_until_{};
+  HistoryId founding_{};
+  std::set<std::uint64_t> founded_;  ///< histories whose founding it promised in this life
+  std::set<std::uint32_t> answers_;
+  std::uint32_t answers_c_ = 0;  ///< the greatest of theirs
+  std::optional<Lsn> target_;    ///< without memory: what it has to apply of whom it follows
+};
+
+}  // namespace tidelock

@@ -1,0 +1,18 @@
+/// Faults that a test plants into what production runs. Nothing is planted by default.
+/// Thread:   one
+/// Lifetime: the policies outlive the run
+#pragma once
+
+#include <tidelock/replication/primary.h>
+#include <tidelock/replication/replica.h>
+
+namespace tidelock::sim {
+
+struct Planted {
+  const ApplyPolicy* apply = nullptr;
+  const AckPolicy* ack = nullptr;
+  /// False: a core goes to sleep without a second look at its sources.
+  bool looks_before_sleep = true;
+};
+
+}  // namespace tidelock::sim

@@ -1,0 +1,48 @@
+#include "shape.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace tidelock::sim {
+namespace {
+
+template <class T, std::size_t n>
+T one_of(Random& random, const T (&choices)[n]) {
+  return choices[random.below(n)];
+}
+
+}  // namespace
+
+Shape draw_shape(const Streams& streams) {
+  Random random = streams.make("shape", 0);
+  Shape shape;
+  shape.replicas = static_cast<std::uint32_t>(draw(random, 1, 3));
+  shape.clients = static_cast<std::uint32_t>(draw(random, 2, 8));
+  shape.keys = 8U << random.below(4);
+  shape.calls = static_cast<std::uint32_t>(draw(random, 100, 600));
+  shape.faults_until = Instant{} + draw(random, seconds(2), seconds(10));
+  // Mostly so large that a replica which comes back empty finds all that was written.
+  shape.log_bytes = one_of(random, {1ULL << 20, 1ULL << 20, 1ULL << 20, 256ULL << 10, 64ULL << 10});
+  shape.heartbeat = one_of(random, {milliseconds(20), milliseconds(50), milliseconds(100)});
+  shape.link_timeout = shape.heartbeat * draw(random, 5, 30);
+
+  shape.node.spin = one_of(random, {Duration{0}, microseconds(50), microseconds(200)});
+  shape.node.reactor.prepared_fibers = 2;
+  shape.node.reactor.max_fibers = 128;
+  shape.node.reactor.max_operations = 16;
+  shape.node.reactor.source_budget = one_of(random, {1U, 4U, 64U});
+  shape.node.reactor.idle_looks = one_of(random, {1U, 8U});
+  shape.node.reactor.fiber_quota = one_of(random, {microseconds(20), microseconds(500)});
+  shape.node.reactor.flush_interval = one_of(random, {microseconds(2), microseconds(20)});
+  shape.node.reactor.stall_threshold =
+      one_of(random, {microseconds(100), microseconds(500), milliseconds(5)});
+
+  shape.wire.batch_slots = one_of(random, {4U, 16U, 64U});
+  shape.wire.control_slots = one_of(random, {4U, 16U});
+  shape.wire.bytes_a_second = 50'000'000ULL << random.below(8);
+  shape.wire.latency_least = draw_magnitude(random, nanoseconds(500), microseconds(20));
+  shape.wire.latency_most = shape.wire.latency_least * draw(random, 1, 8);
+  return shape;
+}
+
+}  // namespace tidelock::sim

@@ -1,0 +1,144 @@
+#include "stream_hosts.h"
+
+#include <algorithm>
+
+#include <tidelock/base/check.h>
+
+#include "values.h"
+
+namespace tidelock::sim {
+namespace {
+
+constexpr std::uint32_t kPrimaryNode = 1;
+constexpr std::uint32_t kFirstReplicaNode = 2;
+
+}  // namespace
+
+// ---- primary --------------------------------------------------------------------------------------------
+
+PrimaryHost::PrimaryHost(const Scene& scene)
+    : scene_(scene), node_(scene.world, kPrimaryNode, scene.shape.node) {}
+
+void PrimaryHost::start() {
+  node_.start();
+  life_ = std::make_unique<PrimaryLife>();
+  Random ids = scene_.world.stream("history", node_.incarnation());
+  life_->line = &scene_.oracle.begin(HistoryId{ids.next() | 1});
+  life_->table.resize(scene_.oracle.keys());
+  life_->epoch = {1, kPrimaryNode};
+  PrimaryOptions options;
+  options.history = life_->line->id();
+  options.epoch = life_->epoch;
+  options.node = kPrimaryNode;
+  options.log_bytes = scene_.shape.log_bytes;
+  options.heartbeat = scene_.shape.heartbeat;
+  options.link_timeout = scene_.shape.link_timeout;
+  options.policy = scene_.planted.ack;
+  auto made = Primary::create(node_.core().reactor(), options);
+  TL_ASSERT(made, "a simulated primary has what it needs");
+  life_->primary = *std::move(made);
+  node_.core().watch([&life = *life_] {
+    bool waits = false;
+    life.primary->each_link([&](const Link& link) { waits = waits || link.has_work(); });
+    return waits;
+  });
+  node_.after_turn([this](Core&, Duration) { after_turn(); });
+}
+
+void PrimaryHost::kill() {
+  if (!up()) return;
+  life_->dying = true;
+  node_.kill([this] { life_->primary.reset(); });
+}
+
+void PrimaryHost::after_turn() {
+  PrimaryLife& life = *life_;
+  scene_.check("log_prefix", "node 1", life.follower.follow(life.primary->log(), *life.line));
+  const Lsn commit = life.primary->commit_lsn();
+  scene_.check("one_commit", "node 1", check_commit(*life.line, life.commit, commit));
+  life.commit = commit;
+  scene_.world.trace().mix(life.primary->last_lsn().value << 32 ^ commit.value);
+}
+
+// ---- replica --------------------------------------------------------------------------------------------
+
+RecordingApplier::RecordingApplier(const Scene& scene, std::uint32_t node)
+    : scene_(scene), node_(node), table_(scene.oracle.keys()) {}
+
+Status RecordingApplier::apply(std::span<const EntryView> entries) {
+  if (const auto wire = wire_.lock()) wire->scribble_now();
+  for (const EntryView& entry : entries) {
+    if (entry.kind != EntryKind::fragment) {
+      take(entry, entry.key, entry.value, entry.kind == EntryKind::erase);
+      continue;
+    }
+    piece_ += as_text(entry.value);
+    if (!entry.last_fragment()) continue;
+    const Bytes whole = as_bytes(piece_);
+    if (whole.size() != std::size_t{entry.key_bytes} + entry.value_bytes) {
+      scene_.world.fail("applied_once",
+                        "node " + std::to_string(node_) + ": a put whose pieces do not add up");
+    } else {
+      take(entry, whole.first(entry.key_bytes), whole.subspan(entry.key_bytes), false);
+    }
+    piece_.clear();
+  }
+  return {};
+}
+
+void RecordingApplier::take(const EntryView& entry, Bytes key, Bytes value, bool erases) {
+  const std::string who = "node " + std::to_string(node_);
+  scene_.check("applied_once", who, check_next(last_, entry.lsn));
+  last_ = entry.lsn;
+  const auto its_key = key_of(key);
+  const auto number = erases ? std::optional<std::uint64_t>(0) : number_of(value);
+  if (!its_key || *its_key >= table_.size() || !number) {
+    scene_.world.fail("log_prefix", who + ": LSN " + std::to_string(entry.lsn.value) + " is damaged");
+    return;
+  }
+  scene_.check("log_prefix", who,
+               check_entry(*line_, entry.lsn, {*its_key, *number, entry.epoch, value.size()}));
+  table_[*its_key] = *number;
+  line_->applied(node_, entry.lsn);
+}
+
+ReplicaHost::ReplicaHost(const Scene& scene, std::uint32_t index)
+    : scene_(scene), node_(scene.world, kFirstReplicaNode + index, scene.shape.node) {}
+
+void ReplicaHost::start() {
+  node_.start();
+  life_ = std::make_unique<ReplicaLife>();
+  life_->applier = std::make_unique<RecordingApplier>(scene_, node_.number());
+  ReplicaOptions options;
+  options.heartbeat = scene_.shape.heartbeat;
+  options.link_timeout = scene_.shape.link_timeout;
+  options.policy = scene_.planted.apply;
+  auto made = Replica::create(node_.core().reactor(), *life_->applier, options);
+  TL_ASSERT(made, "a simulated replica has what it needs");
+  life_->replica = *std::move(made);
+  node_.core().watch([&life = *life_] {
+    const Link* const link = life.replica->link();
+    return link != nullptr && link->has_work();
+  });
+  node_.after_turn([this](Core&, Duration) { after_turn(); });
+}
+
+void ReplicaHost::kill() {
+  if (!up()) return;
+  life_->dying = true;
+  node_.kill([this] { life_->replica.reset(); });
+}
+
+void ReplicaHost::after_turn() {
+  ReplicaLife& life = *life_;
+  const ReplicaStats& stats = life.replica->stats();
+  const Lsn received{stats.received_lsn.load(std::memory_order_relaxed)};
+  const Lsn commit{stats.commit_lsn.load(std::memory_order_relaxed)};
+  if (const Line* const line = life.applier->line()) {
+    scene_.check("one_commit", name(), check_told(*line, life.commit, commit));
+    life.commit = commit;
+  }
+  scene_.world.trace().mix(received.value << 32 ^ life.replica->applied_lsn().value);
+}
+
+}  // namespace tidelock::sim

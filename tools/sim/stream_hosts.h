@@ -1,0 +1,119 @@
+/// The two kinds of nodes of the world `streams`: one with a Primary, some with a Replica, each with the
+/// production object and what the checkers need to see of it.
+/// Thread:   one
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <tidelock/replication/primary.h>
+#include <tidelock/replication/replica.h>
+
+#include "checks.h"
+#include "faults.h"
+#include "node.h"
+#include "oracle.h"
+#include "planted.h"
+#include "shape.h"
+#include "wire.h"
+
+namespace tidelock::sim {
+
+/// What the hosts share.
+struct Scene {
+  World& world;
+  const Shape& shape;
+  Oracle& oracle;
+  FaultCounts& counts;
+  Planted planted;
+
+  void check(const char* checker, const std::string& who, const Violation& violation) const {
+    if (violation) world.fail(checker, who + ": " + *violation);
+  }
+};
+
+/// One life of the primary: a new history each time.
+struct PrimaryLife {
+  std::unique_ptr<Primary> primary;
+  Line* line = nullptr;
+  Epoch epoch{};
+  std::vector<std::uint64_t> table;  ///< by key, what it holds; 0: nothing
+  bool dying = false;                ///< killed; its fibers are being unwound
+  std::uint32_t generations = 0;
+  LogFollower follower;
+  Lsn commit{};
+};
+
+class PrimaryHost {
+ public:
+  explicit PrimaryHost(const Scene& scene);
+  void start();
+  void kill();
+  [[nodiscard]] Node& node() { return node_; }
+  [[nodiscard]] PrimaryLife& life() { return *life_; }
+  [[nodiscard]] bool up() const { return node_.up(); }
+
+ private:
+  void after_turn();
+
+  Scene scene_;
+  Node node_;
+  std::unique_ptr<PrimaryLife> life_;
+};
+
+/// Applies to a table of numbers and checks every entry against what was written.
+class RecordingApplier final : public Applier {
+ public:
+  RecordingApplier(const Scene& scene, std::uint32_t node);
+  Status apply(std::span<const EntryView> entries) override;
+  void abandon_fragments() override { piece_.clear(); }
+
+  /// The history whose entries come.
+  void follow(Line& line) { line_ = &line; }
+  [[nodiscard]] Line* line() const { return line_; }
+  [[nodiscard]] std::uint64_t at(std::uint32_t key) const { return table_[key]; }
+  [[nodiscard]] const std::vector<std::uint64_t>& table() const { return table_; }
+  /// Whose batches are being applied; null: nobody's.
+  void set_wire(const std::shared_ptr<Wire>& wire) { wire_ = wire; }
+
+ private:
+  void take(const EntryView& entry, Bytes key, Bytes value, bool erases);
+
+  Scene scene_;
+  std::uint32_t node_;
+  Line* line_ = nullptr;
+  Lsn last_{};
+  std::vector<std::uint64_t> table_;
+  std::string piece_;
+  std::weak_ptr<Wire> wire_;
+};
+
+struct ReplicaLife {
+  std::unique_ptr<RecordingApplier> applier;
+  std::unique_ptr<Replica> replica;
+  bool dying = false;
+  Lsn commit{};
+};
+
+class ReplicaHost {
+ public:
+  ReplicaHost(const Scene& scene, std::uint32_t index);
+  void start();
+  void kill();
+  [[nodiscard]] Node& node() { return node_; }
+  [[nodiscard]] ReplicaLife& life() { return *life_; }
+  [[nodiscard]] bool up() const { return node_.up(); }
+  [[nodiscard]] std::string name() const { return "node " + std::to_string(node_.number()); }
+
+ private:
+  void after_turn();
+
+  Scene scene_;
+  Node node_;
+  std::unique_ptr<ReplicaLife> life_;
+};
+
+}  // namespace tidelock::sim

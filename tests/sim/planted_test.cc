@@ -168,3 +168,9 @@ TEST_CASE("sim/planted: a core goes to sleep without a second look at its links"
   planted.looks_before_sleep = false;
   find(planted, "lost_wakeup");
 }
+
+TEST_CASE("sim/planted: data before hello: a link is on the primary's core before its peer was answered") {
+  Planted planted;
+  planted.attaches_before_answer = true;
+  find(planted, "link_contract");
+}

@@ -13,6 +13,8 @@ struct Planted {
   const AckPolicy* ack = nullptr;
   /// False: a core goes to sleep without a second look at its sources.
   bool looks_before_sleep = true;
+  /// True: a primary has a link on its core before its peer's hello was answered.
+  bool attaches_before_answer = false;
 };
 
 }  // namespace tidelock::sim

@@ -2,21 +2,16 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include <fmt/format.h>
 
 #include <tidelock/base/check.h>
+#include <tidelock/reactor/fiber.h>
 
 #include "sim_link.h"
 
 namespace tidelock::sim {
-namespace {
-
-constexpr Duration kAttemptTimeout = seconds(1);
-constexpr Duration kBackOffMin = milliseconds(50);
-constexpr Duration kBackOffMax = seconds(2);
-
-}  // namespace
 
 SimDialer::SimDialer(const Scene& scene, PrimaryHost& primary,
                      std::vector<std::unique_ptr<ReplicaHost>>& replicas)
@@ -24,63 +19,43 @@ SimDialer::SimDialer(const Scene& scene, PrimaryHost& primary,
       primary_(primary),
       replicas_(replicas),
       target_(scene.world.add(*this)),
-      peers_(replicas.size()) {}
+      peers_(replicas.size()) {
+  for (std::size_t i = 0; i < replicas.size(); ++i) ends_.push_back(std::make_unique<End>(*this, i));
+}
 
 SimDialer::~SimDialer() { scene_.world.remove(target_); }
 
 // ---- the replica's side ---------------------------------------------------------------------------------
 
-void SimDialer::started(std::size_t replica) {
+Result<ConnectedPeer> SimDialer::dial(std::size_t replica, const Hello& ours, Instant deadline) {
+  if (stopped_) return ReactorErrc::closed;
   Peer& peer = peers_[replica];
-  peer.dialing = peer.given_up = false;
-  peer.refusal = RefusalReason::none;
-  peer.failures = 0;
-  ++peer.attempt;
-  replicas_[replica]->life().replica->on_link_lost([this, replica](const std::string&) {
-    replicas_[replica]->life().applier->set_wire(nullptr);
-    retry(replica);
-  });
-  scene_.world.schedule(scene_.world.now() + microseconds(100), target_, dial, replica, peer.attempt);
+  TL_ASSERT(peer.waiting == nullptr, "a replica dials once at a time");
+  Attempt attempt;
+  attempt.number = ++peer.attempts;
+  send(hello_comes, hello_of(replica, attempt, ours), peer.duplicate_hello);
+  peer.waiting = &attempt;
+  const Wakeup wakeup = attempt.answered.wait(deadline);
+  peer.waiting = nullptr;
+  if (attempt.outcome.has_value()) return *std::move(attempt.outcome);
+  if (wakeup == Wakeup::cancelled) return ReactorErrc::cancelled;
+  return Error(ReactorErrc::deadline_exceeded, "the primary does not answer");
 }
 
-void SimDialer::retry(std::size_t replica) {
-  Peer& peer = peers_[replica];
-  peer.dialing = false;
-  ++peer.attempt;
-  const Duration most =
-      std::min(kBackOffMax, kBackOffMin * (std::int64_t{1} << std::min(peer.failures++, 6U)));
-  Random random = stream("back-off", replica, peer.attempt);
-  scene_.world.schedule(scene_.world.now() + draw(random, kBackOffMin, most), target_, dial, replica,
-                        peer.attempt);
-}
-
-void SimDialer::attempt(std::size_t replica) {
-  Peer& peer = peers_[replica];
-  ReplicaHost& host = *replicas_[replica];
-  if (stopped_ || !host.up() || peer.given_up || peer.dialing || host.life().replica->connected()) return;
-  peer.dialing = true;
-  Hello ours;
-  ours.role = NodeRole::replica;
-  ours.node = host.node().number();
-  ours.shard_count = 1;
-  ours.history = host.life().replica->history();
-  ours.epoch = host.life().replica->epoch();
-  ours.last_lsn = host.life().replica->applied_lsn();
+SimDialer::Message SimDialer::hello_of(std::size_t replica, const Attempt& attempt, Hello ours) {
   if (scene_.planted.apply != nullptr) ours.last_lsn = scene_.planted.apply->resume_from(ours.last_lsn);
   Message message;
   message.replica = replica;
-  message.attempt = peer.attempt;
+  message.attempt = attempt.number;
   message.bytes.resize(kHelloBytes);
   encode_hello(ours, std::span<std::byte, kHelloBytes>(message.bytes.data(), kHelloBytes));
-  if (const std::uint32_t bits = std::exchange(peer.corrupt_bits, 0U); bits > 0) {
-    Random random = stream("hello damage", replica, peer.attempt);
+  if (const std::uint32_t bits = std::exchange(peers_[replica].corrupt_bits, 0U); bits > 0) {
+    Random random = stream("hello damage", replica, attempt.number);
+    const std::vector<std::byte> right = message.bytes;
     for (std::uint32_t i = 0; i < bits; ++i) message.bytes[random.below(kHelloBytes)] ^= std::byte{0x10};
-    std::array<std::byte, kHelloBytes> right{};
-    encode_hello(ours, right);
-    message.corrupted = !std::equal(right.begin(), right.end(), message.bytes.begin());
+    message.corrupted = right != message.bytes;
   }
-  send(hello_comes, std::move(message), peer.duplicate_hello);
-  scene_.world.schedule(scene_.world.now() + kAttemptTimeout, target_, attempt_over, replica, peer.attempt);
+  return message;
 }
 
 void SimDialer::send(Kind kind, Message message, std::optional<Duration>& again) {
@@ -106,89 +81,117 @@ bool SimDialer::blocked(std::size_t replica) {
 
 void SimDialer::take_hello(const std::shared_ptr<Message>& message) {
   if (blocked(message->replica) || !primary_.up() || stopped_) return;
-  primary_.node().core().post([this, message] { admit(message); });
+  primary_.node().core().post([this, message] { judge(*message); });
 }
 
-void SimDialer::admit(const std::shared_ptr<Message>& message) {
-  const auto theirs = decode_hello(message->bytes);
+void SimDialer::judge(const Message& message) {
+  const auto theirs = decode_hello(message.bytes);
   if (!theirs) {  // skipped: who sent it hears nothing
-    if (message->corrupted) scene_.counts.hit(FaultKind::corrupt);
+    if (message.corrupted) scene_.counts.hit(FaultKind::corrupt);
     return;
   }
-  if (message->again) scene_.counts.hit(FaultKind::duplicate_connect);
-  const auto refusal = check(*theirs);
-  if (!refusal) return accept(*message, *theirs);
-  Message answer;
-  answer.replica = message->replica;
-  answer.attempt = message->attempt;
-  answer.bytes.resize(kRefusalBytes);
-  encode_refusal(*refusal, std::span<std::byte, kRefusalBytes>(answer.bytes.data(), kRefusalBytes));
-  send(answer_comes, std::move(answer), peers_[message->replica].duplicate_answer);
-}
-
-std::optional<Refusal> SimDialer::check(const Hello& theirs) const {
-  const PrimaryLife& life = primary_.life();
-  const Log& log = life.primary->log();
-  if (theirs.history != HistoryId{} && theirs.history != life.line->id())
-    return Refusal{RefusalReason::history, life.line->id().value, theirs.history.value};
-  if (theirs.epoch > life.epoch)
-    return Refusal{RefusalReason::epoch, life.epoch.counter, theirs.epoch.counter};
-  if (theirs.last_lsn > life.primary->last_lsn())
-    return Refusal{RefusalReason::malformed, life.primary->last_lsn().value, theirs.last_lsn.value};
-  if (theirs.last_lsn.next() < log.first_lsn()) {
-    scene_.check("excused", "replica " + std::to_string(theirs.node),
-                 check_left_behind(*life.line, theirs.last_lsn, log.capacity(),
-                                   life.primary->fragmenting() ? kLargePutBytesMost : 0));
-    return Refusal{RefusalReason::behind_log, log.first_lsn().value, theirs.last_lsn.value};
+  if (message.again) scene_.counts.hit(FaultKind::duplicate_connect);
+  const tidelock::Verdict verdict = primary_.life().admission->judge(*theirs);
+  check(*theirs, verdict);
+  if (const auto* const refusal = std::get_if<Refusal>(&verdict)) {
+    Message answer;
+    answer.replica = message.replica;
+    answer.attempt = message.attempt;
+    answer.bytes.resize(kRefusalBytes);
+    encode_refusal(*refusal, std::span<std::byte, kRefusalBytes>(answer.bytes.data(), kRefusalBytes));
+    return send(answer_comes, std::move(answer), peers_[message.replica].duplicate_answer);
   }
-  return std::nullopt;
+  auto arrival = std::make_unique<Arrival>();
+  arrival->replica = message.replica;
+  arrival->attempt = message.attempt;
+  arrival->again = message.again;
+  arrival->incarnation = primary_.node().incarnation();
+  arrival->theirs = *theirs;
+  arrival->ours = std::get<Hello>(verdict);
+  const Duration later = delay_of("accept", *arrival);
+  arrivals_.push_back(std::move(arrival));
+  if (scene_.planted.attaches_before_answer) {
+    make_wire(*arrivals_.back());
+    attach(arrivals_.size() - 1);
+  }
+  scene_.world.schedule(scene_.world.now() + later, target_, link_made, arrivals_.size() - 1);
 }
 
-void SimDialer::accept(const Message& message, const Hello& theirs) {
+/// Who is left behind, refused or given a snapshot for it, is so by the oracle's own sum.
+void SimDialer::check(const Hello& theirs, const tidelock::Verdict& verdict) const {
+  const auto* const refusal = std::get_if<Refusal>(&verdict);
+  const bool behind = refusal != nullptr ? refusal->reason == RefusalReason::behind_log
+                                         : std::get<Hello>(verdict).flags.snapshot;
+  if (!behind) return;
+  const PrimaryLife& life = primary_.life();
+  scene_.check("excused", "replica " + std::to_string(theirs.node),
+               check_left_behind(*life.line, theirs.last_lsn, life.primary->log().capacity(),
+                                 life.primary->fragmenting() ? kLargePutBytesMost : 0));
+}
+
+Duration SimDialer::delay_of(const char* purpose, const Arrival& arrival) const {
+  Random random =
+      stream(purpose, arrival.replica, arrival.attempt | std::uint64_t{arrival.again ? 1U : 0U} << 47);
+  return draw_magnitude(random, microseconds(1), milliseconds(1));
+}
+
+bool SimDialer::judged_by_this_life(const Arrival& arrival) const {
+  return primary_.up() && primary_.node().incarnation() == arrival.incarnation;
+}
+
+void SimDialer::make_wire(Arrival& arrival) {
   PrimaryLife& life = primary_.life();
-  Peer& peer = peers_[message.replica];
-  Hello ours;
-  ours.role = NodeRole::primary;
-  ours.node = primary_.node().number();
-  ours.shard_count = 1;
-  ours.history = life.line->id();
-  ours.epoch = life.epoch;
-  ours.generation = {++life.generations};
-  ours.last_lsn = life.primary->last_lsn();
-  ours.first_lsn = life.primary->log().first_lsn();
-  ours.ring_bytes = scene_.shape.wire.ring_bytes;
-  Message answer;
-  answer.replica = message.replica;
-  answer.attempt = message.attempt;
-  answer.bytes.resize(kHelloBytes);
-  encode_hello(ours, std::span<std::byte, kHelloBytes>(answer.bytes.data(), kHelloBytes));
-  const std::uint64_t number = std::uint64_t{message.replica + 1} << 20 | ++peer.wires_made;
-  answer.wire = Wire::make(scene_.world, scene_.counts, number,
-                           FrameContext{ours.history, ours.generation, ShardId{}}, scene_.shape.wire);
-  answer.wire->watch({[line = life.line, node = theirs.node](Lsn lsn) { line->received(node, lsn); },
-                      [this, line = life.line](Lsn commit) {
-                        line->told(commit);
-                        scene_.check("one_commit", "node 1 tells", check_commit(*line, Lsn{}, commit));
-                      }});
+  Peer& peer = peers_[arrival.replica];
+  const std::uint64_t number = std::uint64_t{arrival.replica + 1} << 20 | ++peer.wires_made;
+  const FrameContext context{arrival.ours.history, arrival.ours.generation, ShardId{}};
+  arrival.wire = Wire::make(scene_.world, scene_.counts, number, context, scene_.shape.wire);
+  arrival.wire->await_answer();
+  arrival.wire->watch({[line = life.line, node = arrival.theirs.node](Lsn lsn) { line->received(node, lsn); },
+                       [this, line = life.line](Lsn commit) {
+                         line->told(commit);
+                         scene_.check("one_commit", "node 1 tells", check_commit(*line, Lsn{}, commit));
+                       }});
   std::erase_if(peer.wires, [](const auto& wire) { return wire.expired(); });
-  peer.wires.push_back(answer.wire);
-  auto link = answer.wire->take(Side::primary, &primary_.node().core());
-  send(answer_comes, std::move(answer), peer.duplicate_answer);
-  TL_ASSERT(link->start(primary_.node().core().reactor()), "a simulated link starts");
-  static_cast<void>(life.primary->attach(std::move(link), theirs.node, theirs.last_lsn));
+  peer.wires.push_back(arrival.wire);
+  arrival.link = arrival.wire->take(Side::primary, &primary_.node().core());
+}
+
+/// The answer leaves; the link reaches the primary's core some time after that.
+void SimDialer::accept(std::size_t index) {
+  Arrival& arrival = *arrivals_[index];
+  if (!judged_by_this_life(arrival) || stopped_) return arrivals_[index].reset();
+  if (arrival.wire == nullptr) make_wire(arrival);
+  Message answer;
+  answer.replica = arrival.replica;
+  answer.attempt = arrival.attempt;
+  answer.bytes.resize(kHelloBytes);
+  encode_hello(arrival.ours, std::span<std::byte, kHelloBytes>(answer.bytes.data(), kHelloBytes));
+  answer.wire = arrival.wire;
+  arrival.wire->answered();
+  send(answer_comes, std::move(answer), peers_[arrival.replica].duplicate_answer);
+  if (arrival.link == nullptr) return arrivals_[index].reset();
+  scene_.world.schedule(scene_.world.now() + delay_of("hand over", arrival), target_, hand_over, index);
+}
+
+void SimDialer::attach(std::size_t index) {
+  Arrival& arrival = *arrivals_[index];
+  // What fails has closed the link, and the peer hears of that.
+  static_cast<void>(primary_.life().admission->attach(std::move(arrival.link), arrival.theirs, arrival.ours));
 }
 
 // ---- the answer -----------------------------------------------------------------------------------------
 
+bool SimDialer::waited_for(const Message& message) const {
+  const Attempt* const waiting = peers_[message.replica].waiting;
+  return waiting != nullptr && waiting->number == message.attempt && !waiting->outcome.has_value();
+}
+
 void SimDialer::take_answer(const std::shared_ptr<Message>& message) {
-  Peer& peer = peers_[message->replica];
   ReplicaHost& host = *replicas_[message->replica];
   if (blocked(message->replica)) return;
   if (message->again) scene_.counts.hit(FaultKind::duplicate_connect);
-  if (!host.up() || stopped_ || !peer.dialing || message->attempt != peer.attempt) return discard(*message);
-  peer.dialing = false;
-  if (message->wire != nullptr) peer.chosen = message->wire->number();
-  host.node().core().post([this, message] { follow(message); });
+  if (!host.up() || stopped_ || !waited_for(*message)) return discard(*message);
+  host.node().core().post([this, message] { give(message); });
 }
 
 /// An answer that nobody waits for: its wire ends at once, unless it is the second copy of one that was
@@ -200,36 +203,27 @@ void SimDialer::discard(Message& message) {
   wire->take(Side::replica, nullptr)->close("nobody waits for this link");
 }
 
-void SimDialer::follow(const std::shared_ptr<Message>& message) {
+/// To the fiber that waits for it.
+void SimDialer::give(const std::shared_ptr<Message>& message) {
+  if (!waited_for(*message)) return discard(*message);
   ReplicaHost& host = *replicas_[message->replica];
+  Attempt& attempt = *peers_[message->replica].waiting;
   if (message->bytes.size() == kRefusalBytes) {
     const auto refusal = decode_refusal(message->bytes);
     TL_ASSERT(refusal, "refusals arrive as they were sent");
-    return give_up(message->replica, *refusal);
-  }
-  const auto theirs = decode_hello(message->bytes);
-  TL_ASSERT(theirs, "answers arrive as they were sent");
-  const auto wire = std::exchange(message->wire, nullptr);
-  TL_ASSERT(wire != nullptr && !wire->taken(Side::replica), "an answer that is waited for has a wire");
-  Line* const line = scene_.oracle.find(theirs->history);
-  TL_ASSERT(line != nullptr, "only primaries begin histories");
-  auto link = wire->take(Side::replica, &host.node().core());
-  TL_ASSERT(link->start(host.node().core().reactor()), "a simulated link starts");
-  host.life().applier->follow(*line);
-  host.life().applier->set_wire(wire);
-  if (host.life().replica->attach(std::move(link), theirs->history, theirs->epoch)) {
-    peers_[message->replica].failures = 0;
+    const bool passing = refusal->reason == RefusalReason::busy;
+    if (!passing) host.life().refusal = *refusal;
+    attempt.outcome =
+        Error(passing ? ReplicationErrc::peer_busy : ReplicationErrc::refused, tidelock::describe(*refusal));
   } else {
-    give_up(message->replica,
-            {RefusalReason::history, theirs->history.value, host.life().replica->history().value});
+    const auto theirs = decode_hello(message->bytes);
+    TL_ASSERT(theirs, "answers arrive as they were sent");
+    const auto wire = std::exchange(message->wire, nullptr);
+    TL_ASSERT(wire != nullptr && !wire->taken(Side::replica), "an answer that is waited for has a wire");
+    peers_[message->replica].chosen = wire->number();
+    attempt.outcome = ConnectedPeer{wire->take(Side::replica, &host.node().core()), *theirs};
   }
-}
-
-void SimDialer::give_up(std::size_t replica, const Refusal& refusal) {
-  ReplicaHost& host = *replicas_[replica];
-  scene_.check("refused", host.name(), check_refusal(refusal, host.life().replica->history()));
-  peers_[replica].given_up = true;
-  peers_[replica].refusal = refusal.reason;
+  attempt.answered.notify_one();
 }
 
 // ---- deaths and faults ----------------------------------------------------------------------------------
@@ -260,7 +254,6 @@ void SimDialer::primary_dies() {
 }
 
 void SimDialer::replica_dies(std::size_t replica) {
-  ++peers_[replica].attempt;
   for (const auto& weak : peers_[replica].wires) {
     if (const auto wire = weak.lock()) wire->die(Side::replica);
   }
@@ -290,27 +283,27 @@ void SimDialer::heal() {
 
 void SimDialer::on_event(const Event& event) {
   switch (event.kind) {
-    case dial:
-      if (event.b == peers_[event.a].attempt) attempt(event.a);
-      return;
     case hello_comes:
       return take_hello(std::exchange(messages_[event.a], nullptr));
+    case link_made:
+      return accept(event.a);
+    case hand_over:
+      // Of another life: its link goes with the arrival.
+      if (!judged_by_this_life(*arrivals_[event.a])) return arrivals_[event.a].reset();
+      return primary_.node().core().post([this, index = event.a] {
+        attach(index);
+        arrivals_[index].reset();
+      });
     case answer_comes:
       return take_answer(std::exchange(messages_[event.a], nullptr));
-    case attempt_over: {
-      const Peer& peer = peers_[event.a];
-      if (peer.dialing && event.b == peer.attempt) retry(event.a);
-      return;
-    }
     default:
       TL_ASSERT(false, "an event that no dialer has");
   }
 }
 
 std::string SimDialer::describe(const Event& event) const {
-  constexpr const char* kNames[] = {"dials", "hello arrives", "answer arrives", "attempt is over"};
-  const bool by_message = event.kind == hello_comes || event.kind == answer_comes;
-  return fmt::format("dialer: {} {} {}", by_message ? "message" : "replica", event.a, kNames[event.kind]);
+  constexpr const char* kNames[] = {"hello arrives", "link is made", "link is handed over", "answer arrives"};
+  return fmt::format("dialer: {} {}", kNames[event.kind], event.a);
 }
 
 }  // namespace tidelock::sim

@@ -1,6 +1,7 @@
-/// How links come to be in the world `streams`: a replica's hello travels to the primary, which answers or
-/// refuses and makes the wire; the answer travels back. A stand-in of what the engine's control threads do:
-/// terms, position in the log, reconnection with back-off. Hellos, answers and refusals travel encoded.
+/// How links come to be in the world `streams`: what a replica's Following dials with, and what brings hellos
+/// to the primary's Door. It stands in for a Transport and its control threads: a hello travels, is judged on
+/// the primary's core, the link is made and the answer leaves, and some time later the link is attached on
+/// that core. Hellos, answers and refusals travel encoded.
 /// Thread:   one
 #pragma once
 
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include <tidelock/replication/dialer.h>
 #include <tidelock/replication/wire.h>
 
 #include "stream_hosts.h"
@@ -21,9 +23,9 @@ class SimDialer final : public EventTarget {
   SimDialer(const Scene& scene, PrimaryHost& primary, std::vector<std::unique_ptr<ReplicaHost>>& replicas);
   ~SimDialer() override;
 
-  /// A replica was started: it has no link, and tries for one.
-  void started(std::size_t replica);
-  /// Nobody tries any more, and no link is wanted.
+  /// What that replica dials with.
+  [[nodiscard]] Dialer& of(std::size_t replica) { return *ends_[replica]; }
+  /// Nobody is heard any more.
   void stop() { stopped_ = true; }
   /// The newest wire of a replica that still has an end; null: none has.
   [[nodiscard]] std::shared_ptr<Wire> wire(std::size_t replica) const;
@@ -32,13 +34,6 @@ class SimDialer final : public EventTarget {
   /// The node is about to be killed: its ends of all wires fall silent.
   void primary_dies();
   void replica_dies(std::size_t replica);
-
-  /// The primary refused it for good: it has to be started again, empty, to follow.
-  [[nodiscard]] bool given_up(std::size_t replica) const { return peers_[replica].given_up; }
-  /// Refused because the log does not reach back to where it stands.
-  [[nodiscard]] bool behind_log(std::size_t replica) const {
-    return given_up(replica) && peers_[replica].refusal == RefusalReason::behind_log;
-  }
 
   // ---- faults ----
   /// The next hello, or the next answer, arrives once more after `later`.
@@ -54,15 +49,29 @@ class SimDialer final : public EventTarget {
   [[nodiscard]] std::string describe(const Event& event) const override;
 
  private:
-  enum Kind : std::uint16_t { dial, hello_comes, answer_comes, attempt_over };
+  enum Kind : std::uint16_t { hello_comes, link_made, hand_over, answer_comes };
 
+  class End final : public Dialer {
+   public:
+    End(SimDialer& owner, std::size_t replica) : owner_(owner), replica_(replica) {}
+    Result<ConnectedPeer> dial(const std::string&, const Hello& ours, Instant deadline) override {
+      return owner_.dial(replica_, ours, deadline);
+    }
+
+   private:
+    SimDialer& owner_;
+    std::size_t replica_;
+  };
+  /// A dial() that waits, on its fiber's stack.
+  struct Attempt {
+    std::uint64_t number = 0;
+    std::optional<Result<ConnectedPeer>> outcome;
+    WaitQueue answered;
+  };
   struct Peer {
-    std::uint64_t attempt = 0;  ///< the newest; answers to older ones come too late
-    bool dialing = false;
-    std::uint64_t chosen = 0;    ///< the number of the wire that its core takes, or has taken
-    std::uint32_t failures = 0;  ///< since it had a link
-    bool given_up = false;
-    RefusalReason refusal = RefusalReason::none;
+    std::uint64_t attempts = 0;
+    Attempt* waiting = nullptr;
+    std::uint64_t chosen = 0;  ///< the number of the wire that its core has taken
     std::vector<std::weak_ptr<Wire>> wires;
     std::uint64_t wires_made = 0;
     std::optional<Duration> duplicate_hello;
@@ -79,30 +88,47 @@ class SimDialer final : public EventTarget {
     bool again = false;
     bool corrupted = false;
   };
+  /// A hello that found no objection, until its link is attached.
+  struct Arrival {
+    std::size_t replica = 0;
+    std::uint64_t attempt = 0;
+    bool again = false;
+    std::uint32_t incarnation = 0;  ///< the primary's that judged it
+    Hello theirs;
+    Hello ours;
+    std::shared_ptr<Wire> wire;
+    std::unique_ptr<Link> link;  ///< the primary's end, until it is attached
+  };
 
   /// By replica and attempt, so that what befalls one moves no other's draws.
   [[nodiscard]] Random stream(const char* purpose, std::size_t replica, std::uint64_t attempt) const {
     return scene_.world.stream(purpose, std::uint64_t{replica} << 48 | attempt);
   }
-  void attempt(std::size_t replica);
-  void retry(std::size_t replica);
+  [[nodiscard]] Duration delay_of(const char* purpose, const Arrival& arrival) const;
+  Result<ConnectedPeer> dial(std::size_t replica, const Hello& ours, Instant deadline);
+  [[nodiscard]] Message hello_of(std::size_t replica, const Attempt& attempt, Hello ours);
   void send(Kind kind, Message message, std::optional<Duration>& again);
   [[nodiscard]] bool blocked(std::size_t replica);
   void take_hello(const std::shared_ptr<Message>& message);
-  void admit(const std::shared_ptr<Message>& message);
-  [[nodiscard]] std::optional<Refusal> check(const Hello& theirs) const;
-  void accept(const Message& message, const Hello& theirs);
+  void judge(const Message& message);
+  void check(const Hello& theirs, const tidelock::Verdict& verdict) const;
+  void make_wire(Arrival& arrival);
+  void accept(std::size_t index);
+  void attach(std::size_t index);
+  [[nodiscard]] bool judged_by_this_life(const Arrival& arrival) const;
   void take_answer(const std::shared_ptr<Message>& message);
-  void follow(const std::shared_ptr<Message>& message);
+  void give(const std::shared_ptr<Message>& message);
+  [[nodiscard]] bool waited_for(const Message& message) const;
   void discard(Message& message);
-  void give_up(std::size_t replica, const Refusal& refusal);
 
   Scene scene_;
   PrimaryHost& primary_;
   std::vector<std::unique_ptr<ReplicaHost>>& replicas_;
   TargetId target_;
+  std::vector<std::unique_ptr<End>> ends_;
   std::vector<Peer> peers_;
   std::vector<std::shared_ptr<Message>> messages_;
+  std::vector<std::unique_ptr<Arrival>> arrivals_;
   bool stopped_ = false;
 };
 

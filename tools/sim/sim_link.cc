@@ -57,6 +57,7 @@ Status SimLink::publish(const FrameHeader& header, std::span<const Bytes> ranges
     return ReplicationErrc::link_full;
   }
   wants_bytes_ = 0;
+  wire_->check_answered();
   wire_->note_commit(header.commit_lsn);
   wire_->add(header, ranges, payload_bytes);
   bump(counters_.batches_out);
@@ -109,7 +110,10 @@ void SimLink::release() {
 Status SimLink::send_control(const ControlFrame& frame) {
   if (closed_ || wire_->end(side_).gone) return closed_error();
   if (mute()) return {};
-  if (side_ == Side::primary) wire_->note_commit(frame.commit_lsn);
+  if (side_ == Side::primary) {
+    wire_->check_answered();
+    wire_->note_commit(frame.commit_lsn);
+  }
   wire_->end(other(side_)).lane.staged = frame;
   return {};
 }

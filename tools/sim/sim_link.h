@@ -45,6 +45,7 @@ class SimLink final : public Link {
   [[nodiscard]] bool has_work() const override;
 
   [[nodiscard]] Wire& wire() const { return *wire_; }
+  [[nodiscard]] const std::shared_ptr<Wire>& shared_wire() const { return wire_; }
   void count_control_out() { bump(counters_.control_out); }
 
  private:

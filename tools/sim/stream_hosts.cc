@@ -4,6 +4,7 @@
 
 #include <tidelock/base/check.h>
 
+#include "sim_link.h"
 #include "values.h"
 
 namespace tidelock::sim {
@@ -11,6 +12,9 @@ namespace {
 
 constexpr std::uint32_t kPrimaryNode = 1;
 constexpr std::uint32_t kFirstReplicaNode = 2;
+/// How long a replica that starts tries to follow, before its operator looks and tries again.
+constexpr Duration kStartTimeout = seconds(2);
+constexpr Duration kStartPause = milliseconds(100);
 
 }  // namespace
 
@@ -37,6 +41,9 @@ void PrimaryHost::start() {
   auto made = Primary::create(node_.core().reactor(), options);
   TL_ASSERT(made, "a simulated primary has what it needs");
   life_->primary = *std::move(made);
+  AdmissionOptions door;
+  door.ring_bytes = scene_.shape.wire.ring_bytes;
+  life_->admission = std::make_unique<Admission>(node_.core().reactor(), *life_->primary, door);
   node_.core().watch([&life = *life_] {
     bool waits = false;
     life.primary->each_link([&](const Link& link) { waits = waits || link.has_work(); });
@@ -48,7 +55,10 @@ void PrimaryHost::start() {
 void PrimaryHost::kill() {
   if (!up()) return;
   life_->dying = true;
-  node_.kill([this] { life_->primary.reset(); });
+  node_.kill([this] {
+    life_->admission.reset();
+    life_->primary.reset();
+  });
 }
 
 void PrimaryHost::after_turn() {
@@ -105,7 +115,7 @@ void RecordingApplier::take(const EntryView& entry, Bytes key, Bytes value, bool
 ReplicaHost::ReplicaHost(const Scene& scene, std::uint32_t index)
     : scene_(scene), node_(scene.world, kFirstReplicaNode + index, scene.shape.node) {}
 
-void ReplicaHost::start() {
+void ReplicaHost::start(Dialer& dialer) {
   node_.start();
   life_ = std::make_unique<ReplicaLife>();
   life_->applier = std::make_unique<RecordingApplier>(scene_, node_.number());
@@ -121,12 +131,62 @@ void ReplicaHost::start() {
     return link != nullptr && link->has_work();
   });
   node_.after_turn([this](Core&, Duration) { after_turn(); });
+  node_.spawn(0, "pursue", [this, &dialer] { pursue(*life_, dialer); });
 }
 
 void ReplicaHost::kill() {
   if (!up()) return;
   life_->dying = true;
-  node_.kill([this] { life_->replica.reset(); });
+  node_.kill([this] {
+    life_->following.reset();
+    life_->replica.reset();
+  });
+}
+
+void ReplicaHost::farewell(const std::string& reason) {
+  life_->ending = true;
+  if (life_->following) life_->following->stop();
+  life_->replica->close(reason);
+}
+
+/// What starts a replica gives up when it does not get to follow in time. An operator tries again.
+void ReplicaHost::pursue(ReplicaLife& life, Dialer& dialer) {
+  FollowingObserver& observer = *this;
+  FollowingOptions options;
+  options.primary = "node 1";
+  options.node = node_.number();
+  options.link_timeout = scene_.shape.link_timeout;
+  for (Lineage known; !life.dying && !life.ending;
+       known = life.following->lineage(), life.following.reset()) {
+    life.following =
+        std::make_unique<Following>(node_.core().reactor(), *life.replica, dialer, observer, options);
+    life.refusal.reset();
+    const Status follows = life.following->start(known, node_.clock().now() + kStartTimeout);
+    if (follows || life.dying || life.ending) return;
+    if (follows.error() == ReplicationErrc::refused || follows.error() == ReplicationErrc::wrong_context)
+      return given_up(follows.error().message());
+    life.replica->close("it cannot follow");
+    if (this_fiber::sleep_for(kStartPause) == Wakeup::cancelled) return;
+  }
+}
+
+void ReplicaHost::follows(const Lineage& lineage) {
+  Line* const line = scene_.oracle.find(lineage.history);
+  TL_ASSERT(line != nullptr, "only primaries begin histories");
+  life_->applier->follow(*line);
+}
+
+void ReplicaHost::attached(const Hello&, const Link& link) {
+  life_->applier->set_wire(static_cast<const SimLink&>(link).shared_wire());
+}
+
+void ReplicaHost::lost(const std::string&, AfterLoss) { life_->applier->set_wire(nullptr); }
+
+void ReplicaHost::given_up(const std::string& why) {
+  if (life_->dying) return;
+  life_->given_up = true;
+  if (!life_->refusal) return scene_.world.fail("refused", name() + " gives up: " + why);
+  scene_.check("refused", name(), check_refusal(*life_->refusal, life_->replica->history()));
 }
 
 void ReplicaHost::after_turn() {

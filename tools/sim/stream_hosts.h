@@ -6,9 +6,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include <tidelock/replication/admission.h>
+#include <tidelock/replication/following.h>
 #include <tidelock/replication/primary.h>
 #include <tidelock/replication/replica.h>
 
@@ -38,11 +41,11 @@ struct Scene {
 /// One life of the primary: a new history each time.
 struct PrimaryLife {
   std::unique_ptr<Primary> primary;
+  std::unique_ptr<Admission> admission;
   Line* line = nullptr;
   Epoch epoch{};
   std::vector<std::uint64_t> table;  ///< by key, what it holds; 0: nothing
   bool dying = false;                ///< killed; its fibers are being unwound
-  std::uint32_t generations = 0;
   LogFollower follower;
   Lsn commit{};
 };
@@ -94,15 +97,28 @@ class RecordingApplier final : public Applier {
 struct ReplicaLife {
   std::unique_ptr<RecordingApplier> applier;
   std::unique_ptr<Replica> replica;
+  std::unique_ptr<Following> following;
+  std::optional<Refusal> refusal;  ///< the newest one that is for good
+  bool given_up = false;           ///< and so nobody dials any more
+  bool ending = false;             ///< farewell() was called
   bool dying = false;
   Lsn commit{};
 };
 
-class ReplicaHost {
+class ReplicaHost final : private FollowingObserver {
  public:
   ReplicaHost(const Scene& scene, std::uint32_t index);
-  void start();
+  /// It follows whom `dialer` reaches, as long as it is up.
+  void start(Dialer& dialer);
   void kill();
+  /// On its core: it dials no more, and says goodbye.
+  void farewell(const std::string& reason);
+  /// The primary refused it for good: it has to be started again, empty, to follow.
+  [[nodiscard]] bool given_up() const { return up() && life_->given_up; }
+  /// That, because the log does not reach back to where it stands.
+  [[nodiscard]] bool behind_log() const {
+    return given_up() && life_->refusal && life_->refusal->reason == RefusalReason::behind_log;
+  }
   [[nodiscard]] Node& node() { return node_; }
   [[nodiscard]] ReplicaLife& life() { return *life_; }
   [[nodiscard]] bool up() const { return node_.up(); }
@@ -110,6 +126,14 @@ class ReplicaHost {
 
  private:
   void after_turn();
+  void pursue(ReplicaLife& life, Dialer& dialer);
+
+  // FollowingObserver
+  void follows(const Lineage& lineage) override;
+  void attached(const Hello& theirs, const Link& link) override;
+  void lost(const std::string& reason, AfterLoss next) override;
+  void failed(const std::string&) override {}
+  void given_up(const std::string& why) override;
 
   Scene scene_;
   Node node_;

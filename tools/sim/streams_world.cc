@@ -51,13 +51,12 @@ void StreamsWorld::start_primary() {
   workload_->primary_started();
   // Whoever had been refused may follow this one, once it has begun anew.
   for (std::size_t i = 0; i < replicas_.size(); ++i) {
-    if (dialer_->given_up(i)) restart_refused(i);
+    if (replicas_[i]->given_up()) restart_refused(i);
   }
 }
 
 void StreamsWorld::start_replica(std::size_t replica) {
-  replicas_[replica]->start();
-  dialer_->started(replica);
+  replicas_[replica]->start(dialer_->of(replica));
   workload_->replica_started(replica);
 }
 
@@ -245,7 +244,7 @@ void StreamsWorld::end_slowness(Node& slowed) {
 /// has left behind would be refused again.
 void StreamsWorld::look_after() {
   for (std::size_t i = 0; i < replicas_.size(); ++i) {
-    if (dialer_->given_up(i) && !dialer_->behind_log(i)) restart_refused(i);
+    if (replicas_[i]->given_up() && !replicas_[i]->behind_log()) restart_refused(i);
   }
 }
 
@@ -294,7 +293,7 @@ bool StreamsWorld::settled() {
   const Lsn last = primary_->life().primary->last_lsn();
   for (std::size_t i = 0; i < replicas_.size(); ++i) {
     if (!replicas_[i]->up()) return false;
-    if (dialer_->behind_log(i)) continue;
+    if (replicas_[i]->behind_log()) continue;
     const Replica& replica = *replicas_[i]->life().replica;
     if (!replica.connected() || replica.history() != primary_->life().line->id() ||
         replica.applied_lsn() != last)
@@ -305,7 +304,7 @@ bool StreamsWorld::settled() {
 
 std::size_t StreamsWorld::followers() const {
   std::size_t count = 0;
-  for (std::size_t i = 0; i < replicas_.size(); ++i) count += dialer_->behind_log(i) ? 0 : 1;
+  for (std::size_t i = 0; i < replicas_.size(); ++i) count += replicas_[i]->behind_log() ? 0 : 1;
   return count;
 }
 
@@ -327,7 +326,7 @@ void StreamsWorld::check_converged() {
       wrong(fmt::format("node 1: \"{}\" is not the newest", key_text(key)));
   }
   for (std::size_t i = 0; i < replicas_.size(); ++i) {
-    if (dialer_->behind_log(i)) continue;
+    if (replicas_[i]->behind_log()) continue;
     const ReplicaHost& host = *replicas_[i];
     if (!replicas_[i]->up()) return wrong(host.name() + " did not come back");
     const ReplicaLife& its = replicas_[i]->life();
@@ -363,8 +362,7 @@ void StreamsWorld::check_nothing_left() {
   primary_->node().core().post([&primary] { primary.close("the run is over"); });
   for (const auto& host : replicas_) {
     if (!host->up()) continue;
-    Replica& replica = *host->life().replica;
-    host->node().core().post([&replica] { replica.close("the run is over"); });
+    host->node().core().post([&host = *host] { host.farewell("the run is over"); });
   }
   world_.run_for(kEndMost);
   const auto left = [&](const std::string& text) { world_.fail("no_leak", text); };

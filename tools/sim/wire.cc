@@ -123,6 +123,11 @@ void Wire::check_unchanged(const Parcel& parcel, const char* when) {
                                            parcel.header.sequence, when));
 }
 
+void Wire::check_answered() const {
+  if (answered_) return;
+  world_.fail("link_contract", fmt::format("link {}: data is sent before the hello was answered", number_));
+}
+
 void Wire::ring_doorbell() {
   for (; rung_ < published_; ++rung_) {
     parcel(rung_ + 1).rung_at = world_.now();

@@ -65,6 +65,10 @@ class Wire final : public EventTarget, public std::enable_shared_from_this<Wire>
     std::function<void(Lsn)> commit_told;
   };
   void watch(Watch watch) { watch_ = std::move(watch); }
+  /// The peer's hello is not answered yet: until it is, whatever the primary's end sends is a failure
+  /// (`link_contract`).
+  void await_answer() { answered_ = false; }
+  void answered() { answered_ = true; }
 
   // ---- faults: each takes effect on what comes from now on, and counts a hit when it does -----------------
   void delay(std::uint32_t frames, Duration by);
@@ -205,6 +209,7 @@ class Wire final : public EventTarget, public std::enable_shared_from_this<Wire>
   void gather_bytes(Parcel& parcel);
   [[nodiscard]] std::uint64_t hash_of(const Parcel& parcel) const;
   void check_unchanged(const Parcel& parcel, const char* when);
+  void check_answered() const;
   void tell(Side side);
   void learn(Side side, const std::string& reason);
   /// Whether something that would reach `to` now is lost.
@@ -228,6 +233,7 @@ class Wire final : public EventTarget, public std::enable_shared_from_this<Wire>
   FrameContext context_;
   WireOptions options_;
   Watch watch_;
+  bool answered_ = true;
   TargetId target_;
   std::array<End, 2> ends_;
   std::vector<std::byte> ring_;

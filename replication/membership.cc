@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <utility>
 
 #include <tidelock/base/check.h>
@@ -8,7 +9,7 @@
 namespace tidelock {
 namespace {
 
-/// A hostile peer asks again and again; nobody else founds so often.
+/// A hostile peer founds again and again; nobody else does so often.
 constexpr std::size_t kFoundingsMax = 1024;
 /// A candidate takes one more than the highest that it has heard of, so epochs that others know differ by how
 /// often somebody stood in vain. What is far beyond would use up the counter for everybody.
@@ -61,7 +62,7 @@ std::optional<Refusal> Membership::asked(const Hello& candidate, bool serves, In
   if (auto refusal = founding ? judge_founder(candidate, now) : judge_candidate(candidate, serves, now))
     return refusal;
   if (!candidate.flags.promise) return std::nullopt;
-  if (founding) founded_.insert(candidate.history.value);
+  if (founding) asked_ = {candidate.epoch, candidate.history, now + options_.lease};
   if (candidate.flags.released) lease_until_ = {};
   promise(candidate.epoch);
   return std::nullopt;
@@ -76,11 +77,9 @@ std::optional<Refusal> Membership::judge_group(const Hello& theirs) const {
 }
 
 std::optional<Refusal> Membership::judge_founder(const Hello& candidate, Instant now) const {
-  if (history_ != HistoryId{})
-    return Refusal{RefusalReason::history, history_.value, candidate.history.value};
-  const bool no_room = founded_.size() >= kFoundingsMax && !founded_.contains(candidate.history.value);
-  if (candidate.history == HistoryId{} || no_room)
-    return Refusal{RefusalReason::malformed, founded_.size(), candidate.history.value};
+  const HistoryId known = history_ != HistoryId{} ? history_ : heard();
+  if (known != HistoryId{}) return Refusal{RefusalReason::history, known.value, candidate.history.value};
+  if (candidate.history == HistoryId{}) return Refusal{RefusalReason::malformed, 0, 0};
   if (auto refusal = fresh(now)) return refusal;
   if (promised_ > candidate.epoch)
     return Refusal{RefusalReason::promised, epoch_value(promised_), epoch_value(candidate.epoch)};
@@ -111,8 +110,12 @@ std::optional<Refusal> Membership::fresh(Instant now) const {
 
 void Membership::promise(Epoch epoch) {
   promised_ = epoch;
-  following_ = false;
   founding_ = {};
+  unfollow();
+}
+
+void Membership::stamped_founding(Epoch epoch) {
+  if (epoch == asked_.epoch && founded_.size() < kFoundingsMax) founded_.insert(asked_.history.value);
 }
 
 // ---- following ------------------------------------------------------------------------------------------
@@ -129,26 +132,37 @@ std::optional<Refusal> Membership::may_follow(const Hello& primary, Instant now)
     return Refusal{RefusalReason::history, history_.value, primary.history.value};
   if (!memory_ && !founded_.contains(primary.history.value)) {
     if (auto refusal = fresh(now)) return refusal;
-    if (!answers_suffice()) return Refusal{RefusalReason::no_memory, answers_.size(), answers_needed()};
+    if (!answers_suffice(primary.history)) return Refusal{RefusalReason::no_memory, 0, primary.node};
   }
   return lease_runs(primary.epoch, now);
 }
 
 void Membership::follow(const Hello& primary) {
   promise(primary.epoch);
-  history_ = primary.history;
   following_ = true;
+  if (!memory_ && founded_.contains(primary.history.value)) regain(primary.history);
+  if (!memory_) {
+    history_ = primary.history;
+    target_ = primary.last_lsn;
+  }
+  if (primary.commit_lsn.value > 0) established_ = true;
+}
+
+void Membership::unfollow() {
+  following_ = false;
   if (memory_) return;
-  if (founded_.contains(primary.history.value)) return regain();
-  target_ = primary.last_lsn;
+  history_ = {};
+  established_ = false;
+  target_.reset();
 }
 
 void Membership::applied(Lsn lsn) {
-  if (!memory_ && following_ && target_ && lsn >= *target_) regain();
+  if (!memory_ && following_ && target_ && lsn >= *target_) regain(history_);
 }
 
 void Membership::stamped(Instant now) {
   if (!following_) return;
+  established_ = true;  // only who serves stamps
   lease_epoch_ = promised_;
   lease_until_ = std::max(lease_until_, now + options_.lease);
 }
@@ -159,23 +173,43 @@ bool Membership::answered(std::uint32_t node, HistoryId history, Epoch promised,
                           Instant now) {
   if (now < fresh_until_ || memory_ || history == HistoryId{} || node == options_.node || !options_.has(node))
     return false;
-  if (history_ != HistoryId{} && history_ != history) return false;
-  history_ = history;
-  founding_ = {};  // there is one: it joins that
-  answers_.insert(node);
-  answers_c_ = std::max(answers_c_, c);
+  for (auto each = answers_.begin(); each != answers_.end();) {
+    each->second.nodes.erase(node);
+    each =
+        each->second.nodes.empty() && each->first != history.value ? answers_.erase(each) : std::next(each);
+  }
+  Answers& answers = answers_[history.value];
+  answers.nodes.insert(node);
+  answers.c = std::max(answers.c, c);
   if (promised > promised_) promise(promised);
-  if (founded_.contains(history.value)) regain();
+  if (answers_suffice(history)) founding_ = {};
+  // While a later founder whom it promised may come to lead, this one's history may be a minority's.
+  if (founded_.contains(history.value) && (asked_.history == history || now >= asked_.until)) regain(history);
   return true;
 }
 
-std::uint32_t Membership::answers_needed() const {
+std::uint32_t Membership::answers_needed(std::uint32_t their_c) const {
   const Quorum own = options_.quorum();
-  return Quorum{own.n, std::min(own.n, std::max(own.c, answers_c_))}.answers_needed();
+  return Quorum{own.n, std::min(own.n, std::max(own.c, their_c))}.answers_needed();
 }
 
-void Membership::regain() {
+bool Membership::answers_suffice(HistoryId history) const {
+  const auto answers = answers_.find(history.value);
+  return answers_needed(0) == 0 ||
+         (answers != answers_.end() && answers->second.nodes.size() >= answers_needed(answers->second.c));
+}
+
+HistoryId Membership::heard() const {
+  for (const auto& [history, answers] : answers_) {
+    if (answers.nodes.size() >= answers_needed(answers.c)) return {history};
+  }
+  return {};
+}
+
+void Membership::regain(HistoryId history) {
+  history_ = history;
   memory_ = true;
+  founding_ = {};
   target_.reset();
   answers_.clear();
 }
@@ -205,23 +239,25 @@ bool Membership::too_far(Epoch epoch) const {
 }
 
 std::optional<Refusal> Membership::found(HistoryId history, std::uint32_t counter, Instant now) {
-  if (history_ != HistoryId{}) return Refusal{RefusalReason::history, history_.value, history.value};
+  const HistoryId known = history_ != HistoryId{} ? history_ : heard();
+  if (known != HistoryId{}) return Refusal{RefusalReason::history, known.value, history.value};
   if (auto refusal = fresh(now)) return refusal;
   const auto next = next_counter(counter);
   if (!next) return Refusal{RefusalReason::promised, epoch_value(promised_), 0};
   promise({*next, options_.node});
   founding_ = history;
-  founded_.insert(history.value);
   return std::nullopt;
 }
 
 void Membership::lead() {
-  if (founding_ != HistoryId{}) {
-    history_ = founding_;
-    founding_ = {};
-    regain();
-  }
+  if (founding_ != HistoryId{}) regain(founding_);
   following_ = false;
+}
+
+void Membership::abandon() {
+  if (established_) return;
+  memory_ = false;
+  unfollow();
 }
 
 }  // namespace tidelock

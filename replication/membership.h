@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <vector>
@@ -42,12 +43,23 @@ class Membership {
   [[nodiscard]] Epoch promised() const { return promised_; }
   /// False from a start, until it is known again what an earlier life may have promised.
   [[nodiscard]] bool memory() const { return memory_; }
+  /// How many nodes, this one included, have to have acknowledged its no-op before it commits as a primary,
+  /// over and above what commits: until it is known that as many hold history() as had to promise its
+  /// founding, another may have been founded beside it, whoever leads this one.
+  [[nodiscard]] std::uint32_t holders_needed() const {
+    return established_ ? 0 : options_.quorum().founders_needed();
+  }
+  /// Its owner knows that now: it counted them, or heard of a commit LSN above 0 in this history.
+  void establish() { established_ = true; }
 
   // ---- asked by a candidate ----
   /// Why not; none: it may lead, as far as this node is concerned. `serves`: this node is a primary that
   /// stamps. If the hello asks for a promise, that is given from then on: the owner closes its old link, or
   /// deposes itself, in this turn.
   std::optional<Refusal> asked(const Hello& candidate, bool serves, Instant now);
+  /// A stamp came by the link on which it promised the founding of `epoch`. So that candidate did not lead
+  /// yet when it was promised; to one that does (its hello came late, or again) no promise is worth anything.
+  void stamped_founding(Epoch epoch);
 
   // ---- following ----
   /// Why it must not follow the primary that says this; none: it may, now.
@@ -55,8 +67,8 @@ class Membership {
   /// It does, after may_follow() in the same turn.
   void follow(const Hello& primary);
   [[nodiscard]] bool following() const { return following_; }
-  /// Its link is gone.
-  void unfollow() { following_ = false; }
+  /// Its link is gone. Without memory it is of no history again, and of its log nothing counts.
+  void unfollow();
   /// What it follows has brought it to `lsn`, in log and table.
   void applied(Lsn lsn);
   /// A stamp came from the primary that it follows. `now` was read after that.
@@ -64,11 +76,13 @@ class Membership {
 
   // ---- without memory ----
   /// What a node with memory promised, and its c, as its hello or refusal says. A higher promise ends what
-  /// this node followed. False: it tells of another history than others did, or came before fresh_until(),
-  /// and is not counted.
+  /// this node followed. A node counts for the history that it told of last. If it may gain memory by this
+  /// one answer, or enough tell of one history, what it would found itself ends. False: it came before
+  /// fresh_until(), or there is nothing to learn from it, and it is not counted.
   bool answered(std::uint32_t node, HistoryId history, Epoch promised, std::uint32_t c, Instant now);
-  /// Enough nodes have answered, by the greatest c of all: what it may have promised is known.
-  [[nodiscard]] bool answers_suffice() const { return answers_.size() >= answers_needed(); }
+  /// Of which enough nodes have told, by the greatest c of theirs: what this one may have promised in it is
+  /// known, and no other is established. 0: of none.
+  [[nodiscard]] HistoryId heard() const;
   /// Until then nobody without memory may do anything.
   [[nodiscard]] Instant fresh_until() const { return fresh_until_; }
 
@@ -82,6 +96,9 @@ class Membership {
   std::optional<Refusal> found(HistoryId history, std::uint32_t counter, Instant now);
   /// It leads the epoch that it stood for.
   void lead();
+  /// It ends the epoch in which it founded its history, before anybody followed it: nobody else has memory in
+  /// that, so there is none. Nothing happens if it is established.
+  void abandon();
   /// While it stands for one: the history that it would begin; 0: none.
   [[nodiscard]] HistoryId founding() const { return founding_; }
 
@@ -94,25 +111,36 @@ class Membership {
   [[nodiscard]] std::optional<Refusal> lease_runs(Epoch except, Instant now) const;
   [[nodiscard]] std::optional<Refusal> fresh(Instant now) const;
   [[nodiscard]] bool too_far(Epoch epoch) const;
-  [[nodiscard]] std::uint32_t answers_needed() const;
+  [[nodiscard]] std::uint32_t answers_needed(std::uint32_t their_c) const;
+  [[nodiscard]] bool answers_suffice(HistoryId history) const;
   /// One above what is promised here and there; none if no counter is left.
   [[nodiscard]] std::optional<std::uint32_t> next_counter(std::uint32_t heard) const;
   void promise(Epoch epoch);
-  void regain();
+  void regain(HistoryId history);
 
   GroupOptions options_;
   HistoryId history_{};
   Epoch promised_{};
   bool memory_ = false;
+  bool established_ = false;
   bool following_ = false;  ///< the primary of `promised_`
   Epoch lease_epoch_{};     ///< whose primary it granted its last lease
   Instant lease_until_{};
   Instant fresh_until_{};
   HistoryId founding_{};
-  std::set<std::uint64_t> founded_;  ///< histories whose founding it promised in this life
-  std::set<std::uint32_t> answers_;
-  std::uint32_t answers_c_ = 0;  ///< the greatest of theirs
-  std::optional<Lsn> target_;    ///< without memory: what it has to apply of whom it follows
+  struct Founding {
+    Epoch epoch{};
+    HistoryId history{};
+    Instant until{};  ///< by then that founder leads, or has given up
+  };
+  Founding asked_;                   ///< the last that it promised
+  std::set<std::uint64_t> founded_;  ///< whose founders stamped its promise in this life
+  struct Answers {
+    std::set<std::uint32_t> nodes;
+    std::uint32_t c = 0;  ///< the greatest of theirs
+  };
+  std::map<std::uint64_t, Answers> answers_;  ///< by history
+  std::optional<Lsn> target_;                 ///< without memory: what it has to apply of whom it follows
 };
 
 }  // namespace tidelock

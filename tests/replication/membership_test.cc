@@ -145,10 +145,9 @@ TEST_CASE("without memory a node waits a lease, hears enough others, and applies
   CHECK(reason(node.may_follow(primary, later)) == RefusalReason::no_memory);
   CHECK(node.answered(2, kLine, {5, 2}, 1, later));
   CHECK(node.answered(2, kLine, {5, 2}, 1, later));  // the same node counts once
-  CHECK_FALSE(node.answers_suffice());
-  CHECK_FALSE(node.answered(3, HistoryId{8}, {6, 3}, 1, later));
+  CHECK(node.heard() == HistoryId{});
   CHECK(node.answered(3, kLine, {6, 3}, 1, later));
-  CHECK(node.answers_suffice());
+  CHECK(node.heard() == kLine);
   CHECK(node.promised() == Epoch{6, 3});  // it may have been its own promise
   CHECK(reason(node.may_follow(primary, later)) == RefusalReason::promised);
   Hello newer = primary;
@@ -178,30 +177,94 @@ TEST_CASE("what a link that broke had brought is no memory") {
   CHECK_FALSE(node.memory());
 }
 
-TEST_CASE("a founding: who promised it has memory once it hears that it came to be") {
+TEST_CASE("answers count by history, and a node for the one that it told of last") {
+  Membership node(group_of(1, 5, 2), Instant{});
+  const Instant later = node.fresh_until();
+  CHECK(node.answered(2, HistoryId{8}, {1, 2}, 2, later));  // founded, then overtaken
+  CHECK(node.answered(3, kLine, {5, 2}, 2, later));
+  CHECK(node.answered(4, kLine, {5, 2}, 2, later));
+  CHECK(node.heard() == HistoryId{});
+  Hello primary = hello_of(2, NodeRole::primary, {5, 2});
+  primary.group_sum = node.options().sum();
+  CHECK(reason(node.may_follow(primary, later)) == RefusalReason::no_memory);
+  SUBCASE("of which enough tell, that it may join") {
+    CHECK(node.answered(5, kLine, {5, 2}, 2, later));
+    CHECK(node.heard() == kLine);
+    CHECK(reason(node.may_follow(primary, later)) == RefusalReason::none);
+    primary.history = HistoryId{8};
+    CHECK(reason(node.may_follow(primary, later)) == RefusalReason::no_memory);
+  }
+  SUBCASE("who was started anew tells of another") {
+    CHECK(node.answered(4, HistoryId{8}, {5, 2}, 2, later));
+    CHECK(node.answered(5, kLine, {5, 2}, 2, later));
+    CHECK(node.heard() == HistoryId{});
+    CHECK(node.answered(2, kLine, {5, 2}, 2, later));
+    CHECK(node.heard() == kLine);
+  }
+  SUBCASE("too few keep nobody from founding") {
+    Hello ours = founder(5, 6, HistoryId{20});
+    ours.group_sum = node.options().sum();
+    CHECK(reason(node.asked(ours, false, later)) == RefusalReason::none);
+    CHECK(reason(node.found(HistoryId{30}, 6, later)) == RefusalReason::none);
+    CHECK(node.answered(4, kLine, {5, 2}, 2, later));
+    CHECK(node.founding() == HistoryId{30});
+    CHECK(node.answered(5, kLine, {5, 2}, 2, later));
+    CHECK(node.founding() == HistoryId{});
+    CHECK(reason(node.found(HistoryId{40}, 7, later)) == RefusalReason::history);
+    CHECK(reason(node.asked(ours, false, later)) == RefusalReason::history);
+  }
+}
+
+TEST_CASE("what it followed without memory binds nobody to that history") {
+  Membership node(group_of(1), Instant{});
+  const Instant later = node.fresh_until();
+  for (const std::uint32_t other : {2U, 3U}) CHECK(node.answered(other, HistoryId{8}, {5, 2}, 1, later));
+  Hello primary = hello_of(2, NodeRole::primary, {5, 2}, HistoryId{8});
+  primary.last_lsn = Lsn{40};
+  node.follow(primary);
+  CHECK(node.history() == HistoryId{8});
+  node.unfollow();
+  CHECK(node.history() == HistoryId{});
+  for (const std::uint32_t other : {2U, 3U}) CHECK(node.answered(other, kLine, {6, 3}, 1, later));
+  primary = hello_of(3, NodeRole::primary, {6, 3});
+  CHECK(reason(node.may_follow(primary, later)) == RefusalReason::none);
+}
+
+TEST_CASE("a founding: who promised it, and was stamped, has memory once it hears that it came to be") {
   Membership node(group_of(1), Instant{});
   CHECK(reason(node.asked(founder(2, 1, HistoryId{20}), false, Instant{})) == RefusalReason::lease);
   const Instant later = node.fresh_until();
   CHECK(reason(node.asked(founder(2, 1, HistoryId{20}), false, later)) == RefusalReason::none);
+  node.stamped_founding({1, 2});
   CHECK_FALSE(node.memory());
   CHECK(reason(node.asked(founder(3, 2, HistoryId{30}), false, later)) == RefusalReason::none);
   CHECK(reason(node.asked(founder(2, 1, HistoryId{20}), false, later)) == RefusalReason::promised);
   CHECK(reason(node.asked(candidate(2, 7), false, later)) == RefusalReason::no_memory);
+  Hello primary = hello_of(3, NodeRole::primary, {2, 3}, HistoryId{30});
   SUBCASE("from its primary") {
-    Hello primary = hello_of(3, NodeRole::primary, {2, 3}, HistoryId{30});
+    node.stamped_founding({2, 3});
     CHECK(reason(node.may_follow(primary, later)) == RefusalReason::none);
     node.follow(primary);
     CHECK(node.memory());
   }
-  SUBCASE("of an earlier one, from another") {
+  SUBCASE("but not if no stamp came: the founder's hello may have come when it led") {
+    node.stamped_founding({1, 2});
+    CHECK(reason(node.may_follow(primary, later)) == RefusalReason::no_memory);
+    CHECK(node.answered(3, HistoryId{30}, {2, 3}, 1, later));
+    CHECK_FALSE(node.memory());
+  }
+  SUBCASE("of an earlier one, from another, unless the later one may still come to be") {
     CHECK(node.answered(3, HistoryId{20}, {4, 3}, 1, later));
+    CHECK_FALSE(node.memory());
+    CHECK(node.answered(3, HistoryId{20}, {4, 3}, 1, later + kLease));
     CHECK(node.memory());
+    CHECK(node.history() == HistoryId{20});
     CHECK(node.promised() == Epoch{4, 3});
   }
   SUBCASE("of one that it did not promise") {
-    CHECK(node.answered(3, HistoryId{40}, {4, 3}, 1, later));
+    CHECK(node.answered(3, HistoryId{40}, {4, 3}, 1, later + kLease));
     CHECK_FALSE(node.memory());
-    CHECK(reason(node.asked(founder(2, 9, HistoryId{50}), false, later)) == RefusalReason::history);
+    CHECK(node.history() == HistoryId{});
   }
 }
 
@@ -217,21 +280,66 @@ TEST_CASE("a founder that hears of a history joins that") {
     CHECK(node.history() == HistoryId{10});
   }
   SUBCASE("it joins") {
-    CHECK(node.answered(2, kLine, {9, 2}, 1, node.fresh_until()));
+    CHECK(node.answered(2, kLine, {3, 2}, 1, node.fresh_until()));
+    CHECK(node.founding() == HistoryId{10});  // that may be a minority's
+    CHECK(node.answered(3, kLine, {9, 2}, 1, node.fresh_until()));
     CHECK(node.founding() == HistoryId{});
     CHECK(reason(node.found(HistoryId{11}, 9, node.fresh_until())) == RefusalReason::history);
   }
 }
 
+TEST_CASE("whoever leads a history that may be a minority's needs more holders, until it hears of a commit") {
+  Membership node(group_of(1, 5, 2), Instant{});
+  const Instant later = node.fresh_until();
+  CHECK(node.holders_needed() == Quorum{4, 2}.founders_needed());
+  for (const std::uint32_t other : {2U, 3U, 4U}) CHECK(node.answered(other, kLine, {5, 2}, 2, later));
+  Hello primary = hello_of(2, NodeRole::primary, {5, 2});
+  SUBCASE("of its primary") {
+    primary.commit_lsn = Lsn{1};
+    node.follow(primary);
+    CHECK(node.holders_needed() == 0);
+    node.unfollow();  // without memory: it may yet be another
+    CHECK(node.holders_needed() == Quorum{4, 2}.founders_needed());
+  }
+  SUBCASE("which serves") {
+    node.follow(primary);
+    node.applied(Lsn{});
+    CHECK(node.holders_needed() == Quorum{4, 2}.founders_needed());
+    node.stamped(later);
+    node.unfollow();
+    CHECK(node.holders_needed() == 0);
+  }
+}
+
+TEST_CASE("a founder whom nobody followed holds nothing afterwards") {
+  Membership node(group_of(1), Instant{});
+  CHECK(reason(node.found(HistoryId{10}, 3, node.fresh_until())) == RefusalReason::none);
+  node.lead();
+  SUBCASE("and may found anew") {
+    node.abandon();
+    CHECK_FALSE(node.memory());
+    CHECK(reason(node.found(HistoryId{11}, 3, node.fresh_until())) == RefusalReason::none);
+    CHECK(node.promised() == Epoch{5, 1});
+  }
+  SUBCASE("unless its history is held by enough") {
+    node.establish();
+    node.abandon();
+    CHECK(node.memory());
+  }
+}
+
 TEST_CASE("a hostile founder does not fill the memory of who promises") {
   Membership node(group_of(1), Instant{});
-  std::uint32_t refused = 0;
   for (std::uint32_t i = 1; i <= 3'000; ++i) {
-    refused += node.asked(founder(2, i, HistoryId{i}), false, node.fresh_until()) ? 1 : 0;
+    CHECK_FALSE(node.asked(founder(2, i, HistoryId{i}), false, node.fresh_until()));
+    node.stamped_founding({i, 2});
   }
-  CHECK(refused == 3'000 - 1'024);
-  CHECK(reason(node.asked(founder(2, 3'001, HistoryId{7}), false, node.fresh_until())) ==
-        RefusalReason::none);
+  const auto follows = [&](std::uint32_t history) {
+    return !node.may_follow(hello_of(2, NodeRole::primary, {3'000, 2}, HistoryId{history}),
+                            node.fresh_until());
+  };
+  CHECK(follows(1'024));
+  CHECK_FALSE(follows(1'025));
 }
 
 TEST_SUITE_END();

@@ -27,6 +27,8 @@ enum class Unheeded : std::uint8_t {
   one_promise,    ///< one too few is enough
   donor,          ///< nobody's log is fetched
   founders_hold,  ///< a founder commits before enough hold its history
+  later_hold,     ///< who leads a history after its founder does
+  stamp,          ///< a founder's hello gives memory although no stamp followed, however late it comes
   follow_lease,   ///< the primary of another epoch is followed in spite of a lease
 };
 
@@ -43,7 +45,7 @@ struct GroupNode {
   std::optional<Candidacy> candidacy;
   std::map<std::uint32_t, std::uint64_t> promised_life;
   bool primary = false;
-  bool founder = false;  ///< of a history that too few hold as yet
+  bool founder = false;  ///< of what it leads
   Epoch epoch{};         ///< that it leads
   std::size_t noop = 0, commit = 0;
   std::map<std::uint32_t, std::uint64_t> link_life;  ///< of who follows it
@@ -52,7 +54,8 @@ struct GroupNode {
   std::uint32_t follows = 0;
   Epoch follows_epoch{};
   bool had_memory = false;
-  std::uint32_t heard = 0;  ///< the highest counter that refused it
+  std::optional<Hello> founder_said;  ///< the last that asked it
+  std::uint32_t heard = 0;            ///< the highest counter that refused it
   [[nodiscard]] LogEnd end() const {
     return log.empty() ? LogEnd{} : LogEnd{log.back().epoch, Lsn{log.size()}};
   }
@@ -65,6 +68,7 @@ struct GroupMessage {
   std::uint64_t from_life = 0, to_life = 0;
   Epoch epoch{};
   std::vector<GroupEntry> log;  ///< of a batch: all of the primary's
+  bool established = false;
   std::size_t applied = 0;
   Instant stamp{};
 };
@@ -104,9 +108,15 @@ class RandomGroup {
     for (int i = 0; i < 3 && !nodes_[node].primary; ++i) lead(nodes_[node]);
   }
   void answer(std::uint32_t node, std::uint32_t other) { answer(nodes_[node], nodes_[other]); }
+  /// What a founder last said to it arrives again.
+  void again(std::uint32_t node) { again(nodes_[node]); }
   /// It follows, has all, and its acknowledgement arrives.
   void follow(std::uint32_t node, std::uint32_t primary) {
     if (nodes_[node].follows != primary) follow(nodes_[node], nodes_[primary]);
+    if (nodes_[node].follows != primary) {
+      ask_round(nodes_[node]);
+      follow(nodes_[node], nodes_[primary]);
+    }
     if (nodes_[node].follows != primary || !nodes_[primary].primary) return;
     send(nodes_[primary], node);
     while (!messages_.empty()) {
@@ -133,6 +143,7 @@ class RandomGroup {
     hello.flags.memory = node.member->memory();
     hello.last_epoch = node.end().epoch;
     hello.last_lsn = node.end().lsn;
+    hello.commit_lsn = Lsn{node.member->holders_needed() == 0 ? 1U : 0U};
     return hello;
   }
   void fail(const std::string& what) {
@@ -143,6 +154,7 @@ class RandomGroup {
     GroupNode node;
     node.life = ++lives_;
     node.member = std::make_unique<Membership>(group_of(i, count_, c_), now_);
+    node.founder_said = nodes_[i].founder_said;
     nodes_[i] = std::move(node);
   }
 
@@ -187,10 +199,10 @@ class RandomGroup {
         follow(any(), any());
         break;
       case 11:
-        answer(any(), any());
+        ask_round(any());
         break;
       case 12:
-        append(any());
+        random_.below(8) == 0 ? again(any()) : append(any());
         break;
       case 13:
         read(any());
@@ -258,8 +270,7 @@ class RandomGroup {
     const bool serves = to.primary && to.commit > to.noop;
     const auto refusal = to.member->asked(ours, serves, now_);
     if (refusal && refusal->reason == RefusalReason::history && ours.flags.founding && to.member->memory()) {
-      if (from.member->answered(index(to), to.member->history(), to.member->promised(), c_, now_)) rest(from);
-      return;
+      return answer(from, to);
     }
     const bool ignored = refusal && !ours.flags.founding &&
                          ((refusal->reason == RefusalReason::no_memory && unheeded_ == Unheeded::no_memory) ||
@@ -271,23 +282,34 @@ class RandomGroup {
     }
     if (!ours.flags.promise) return from.candidacy->would(index(to));
     rest(to);
+    if (ours.flags.founding) to.founder_said = ours;
     if (random_.below(8) == 0) return;  // the answer is lost
     from.candidacy->promised(index(to), to.end(), c_);
     from.promised_life[index(to)] = to.life;
     if (unheeded_ != Unheeded::confirmation) return;
-    for (const auto& [each, life] : from.promised_life)
+    for (const auto& [each, life] : from.promised_life) {
+      nodes_[each].member->stamped_founding(ours.epoch);
       from.candidacy->confirmed(each, from.candidacy->round());
+    }
   }
 
   void confirm(GroupNode& node, GroupNode& other) {
     if (!node.candidacy || !node.candidacy->enough_promised()) return;
     const auto promised = node.promised_life.find(index(other));
     if (promised == node.promised_life.end()) return;
-    if (promised->second == other.life)
+    if (promised->second == other.life) {
+      other.member->stamped_founding(node.member->promised());
       return node.candidacy->confirmed(index(other), node.candidacy->round());
+    }
     if (unheeded_ == Unheeded::confirmation) return;
     node.candidacy->lost(index(other));
     node.promised_life.erase(promised);
+  }
+
+  void again(GroupNode& node) {
+    if (!node.founder_said || node.member->asked(*node.founder_said, node.primary, now_)) return;
+    rest(node);
+    if (unheeded_ == Unheeded::stamp) node.member->stamped_founding(node.founder_said->epoch);
   }
 
   void lead(GroupNode& node) {
@@ -327,10 +349,11 @@ class RandomGroup {
   }
 
   void commit(GroupNode& node) {
-    if (node.founder && unheeded_ != Unheeded::founders_hold) {
-      if (node.applied.size() + 1 < Quorum{count_ - 1, c_}.founders_needed()) return;
-      node.founder = false;
-    }
+    const bool heeds =
+        unheeded_ != Unheeded::founders_hold && (unheeded_ != Unheeded::later_hold || node.founder);
+    const auto holders = std::count_if(node.applied.begin(), node.applied.end(),
+                                       [&](const auto& each) { return each.second > node.noop; });
+    if (heeds && static_cast<std::uint32_t>(holders) + 1 < node.member->holders_needed()) return;
     std::vector<AppliedLsn> applied;
     for (const auto& [other, lsn] : node.applied) applied.push_back({other, Lsn{lsn}});
     const std::size_t to = c_ == 0 ? node.log.size() : kth_applied(applied, c_).value;
@@ -344,6 +367,7 @@ class RandomGroup {
       ++commits;
     }
     node.commit = to;
+    node.member->establish();
   }
 
   void follow(GroupNode& node, GroupNode& primary) {
@@ -356,11 +380,7 @@ class RandomGroup {
                     (refusal->reason == RefusalReason::promised && unheeded_ == Unheeded::old_primary));
     if (refusal && !ignored) {
       if (refusal->reason == RefusalReason::promised) rest(primary);  // it hears of a higher epoch
-      if (primary.member->memory()) {
-        node.member->answered(index(primary), primary.member->history(), primary.member->promised(), c_,
-                              now_);
-      }
-      return;
+      return answer(node, primary);
     }
     rest(node);
     node.member->follow(theirs);
@@ -372,14 +392,17 @@ class RandomGroup {
   }
 
   void answer(GroupNode& node, GroupNode& other) {
-    if (&node == &other || node.member->memory() || !other.member->memory() ||
-        now_ < node.member->fresh_until()) {
-      return;
+    if (&node == &other || !other.member->memory()) return;
+    const HistoryId founding = node.member->founding();
+    node.member->answered(index(other), other.member->history(), other.member->promised(), c_, now_);
+    if (node.member->founding() != founding) rest(node);
+  }
+
+  /// Without memory it asks round the list, and some do not hear it.
+  void ask_round(GroupNode& node) {
+    for (std::uint32_t other = 1; other <= count_; ++other) {
+      if (random_.below(4) != 0) answer(node, nodes_[other]);
     }
-    const bool founds = node.candidacy.has_value();
-    if (node.member->answered(index(other), other.member->history(), other.member->promised(), c_, now_) &&
-        founds)
-      rest(node);
   }
 
   void send(GroupNode& node) {
@@ -396,6 +419,7 @@ class RandomGroup {
     message.to_life = node.link_life.at(to);
     message.epoch = node.epoch;
     message.log = node.log;
+    message.established = node.member->holders_needed() == 0;
     message.stamp = node.commit > node.noop ? now_ : Instant{};
     messages_.push_back(std::move(message));
   }
@@ -422,6 +446,7 @@ class RandomGroup {
     node.member->applied(Lsn{node.log.size()});
     if (!had && node.member->memory()) ++regained;
     if (node.member->memory()) node.had_memory = true;
+    if (message.established) node.member->establish();
     if (message.stamp != Instant{}) node.member->stamped(now_);
     GroupMessage ack;
     ack.ack = true;

@@ -18,8 +18,11 @@
 #include <tidelock/reactor/poll_source.h>
 #include <tidelock/reactor/reactor.h>
 #include <tidelock/reactor/timer.h>
+#include <tidelock/replication/ack_policy.h>
+#include <tidelock/replication/epoch_line.h>
 #include <tidelock/replication/link.h>
 #include <tidelock/replication/log.h>
+#include <tidelock/replication/sender.h>
 #include <tidelock/replication/snapshot_source.h>
 
 namespace tidelock {
@@ -33,23 +36,6 @@ enum class AckLevel : std::uint8_t {
 
 /// The most replicas that a write can wait for, and the greatest PrimaryOptions::c.
 inline constexpr std::uint32_t kAckReplicasMax = 64;
-
-/// When a primary believes that a write has come how far, and that log bytes are free. Production has one
-/// way, these defaults; tests plant others to prove that the simulator sees them.
-class AckPolicy {
- public:
-  virtual ~AckPolicy() = default;
-  /// Up to which LSN those who wait for a level are woken.
-  [[nodiscard]] virtual Lsn wakes_to(Lsn reached) const { return reached; }
-  /// What those hear whose deadline has passed.
-  [[nodiscard]] virtual ReplicationErrc expired() const { return ReplicationErrc::outcome_unknown; }
-  /// True: what a link took counts as applied by its replica.
-  [[nodiscard]] virtual bool counts_sent() const { return false; }
-  /// True: log bytes are free once their replica has acknowledged them, whatever the link still reads.
-  [[nodiscard]] virtual bool releases_on_ack() const { return false; }
-  /// True: log bytes that only closed links may still read are free.
-  [[nodiscard]] virtual bool forgets_closed_links() const { return false; }
-};
 
 struct PrimaryOptions {
   ShardId shard{};
@@ -89,17 +75,14 @@ struct AckWaiter {
 };
 
 /// Single-writer; readable by anyone.
-struct PrimaryStats {
-  std::atomic<std::uint64_t> entries{0}, batches{0}, batch_bytes{0};
+struct PrimaryStats : SenderStats {
+  std::atomic<std::uint64_t> entries{0};
   std::atomic<std::uint64_t> last_lsn{0}, received_lsn{0}, applied_lsn{0};  ///< of the furthest replica
   std::atomic<std::uint64_t> commit_lsn{0};
   std::atomic<std::uint64_t> replicas{0};  ///< whole ones: those that get a snapshot count when they have it
-  std::atomic<std::uint64_t> snapshots{0}, snapshots_applied{0}, ranges{0}, range_bytes{0};
-  std::atomic<std::uint64_t> links_lost{0};
-  std::atomic<std::uint64_t> backlog_drops{0};  ///< of those: replicas that stood in an append's way
+  std::atomic<std::uint64_t> backlog_drops{0};  ///< of links_lost: replicas that stood in an append's way
   std::atomic<std::uint64_t> outcome_unknown{0};
   std::atomic<std::uint64_t> log_full_waits{0};
-  std::atomic<std::uint64_t> peer_wakeups{0};  ///< over all links, lost ones too
 };
 
 class Primary final : public PollSource {
@@ -107,6 +90,14 @@ class Primary final : public PollSource {
   /// Adds itself to the reactor, which outlives it.
   /// Errors:   EINVAL for times that make no sense and for `c`; those of Log::create
   static Result<std::unique_ptr<Primary>> create(Reactor& reactor, const PrimaryOptions& options);
+  /// The same on a log that is somebody else's, with the line that says which epoch wrote what of it. Both
+  /// outlive the primary and all of its links (departed()). Nobody else releases or appends meanwhile, and it
+  /// is cut or begun anew only while departed(). An epoch begins in the line before its first entry is
+  /// appended. `options.log_bytes` is not used.
+  /// Errors:   EINVAL, also if snapshots are to be sent and the log has less than
+  ///           Sender::kSnapshotBufferBytes of buffers
+  static Result<std::unique_ptr<Primary>> create(Reactor& reactor, const PrimaryOptions& options, Log& log,
+                                                 const EpochLine& line);
   /// close() if it was not called. No fiber may be waiting for room any more.
   ~Primary() override;
 
@@ -183,6 +174,8 @@ class Primary final : public PollSource {
   [[nodiscard]] Epoch epoch() const;
   [[nodiscard]] const PrimaryOptions& options() const;
   [[nodiscard]] const Log& log() const;
+  /// What sends from its log: for links that are no replica's, too.
+  [[nodiscard]] Sender& sender();
   [[nodiscard]] const PrimaryStats& stats() const;
   /// The committed prefix: what `c` replicas have applied; with c = 0 what is appended. Never falls.
   [[nodiscard]] Lsn commit_lsn() const;

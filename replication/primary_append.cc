@@ -12,7 +12,7 @@ bool Primary::can_append(std::uint32_t encoded_bytes) const { return state_->can
 
 std::uint32_t Primary::group_bytes_max() const { return state_->group_bytes_max(); }
 std::uint32_t Primary::State::group_bytes_max() const {
-  const std::uint64_t of_log = log->capacity() / 4;
+  const std::uint64_t of_log = log.capacity() / 4;
   return static_cast<std::uint32_t>(
       std::min<std::uint64_t>({options.group_bytes_max, kGroupBytesMax, of_log}));
 }
@@ -32,7 +32,7 @@ Result<Lsn> Primary::try_append(EntryKind kind, Bytes key, Bytes value, std::uin
   entry.kind = kind;
   entry.key = key;
   entry.value = value;
-  entry.lsn = state.log->last_lsn().next();
+  entry.lsn = state.log.last_lsn().next();
   entry.epoch = state.options.epoch;
   entry.group_continues = bytes_after > 0;
   return state.append(entry, bytes_after);
@@ -45,15 +45,15 @@ Status Primary::wait_for_room(std::uint32_t encoded_bytes, Instant deadline) {
 /// Room, and nobody to overtake.
 bool Primary::State::can_append(std::uint32_t bytes) const {
   if (fragmenting || (room_head != nullptr && admitted_bytes < bytes)) return false;
-  return log->fits(bytes);
+  return log.fits(bytes);
 }
 
 Lsn Primary::State::append(const EntryView& entry, std::uint32_t bytes_after) {
-  log->append(entry, bytes_after);
+  log.append(entry, bytes_after);
   // Without replicas everything is free again at once, and stays readable until it is overwritten.
-  if (peers.empty() && departing.empty()) log->release_to(log->end());
+  if (sender.departed()) log.release_to(log.end());
   bump(stats.entries);
-  set_gauge(stats.last_lsn, log->last_lsn().value);
+  set_gauge(stats.last_lsn, log.last_lsn().value);
   if (admitted_bytes > 0) {
     admitted_bytes -= std::min(admitted_bytes, entry_bytes(entry.kind, entry.key.size(), entry.value.size()));
   }
@@ -62,13 +62,13 @@ Lsn Primary::State::append(const EntryView& entry, std::uint32_t bytes_after) {
 }
 
 Status Primary::State::wait_for_room(std::uint32_t bytes, Instant deadline) {
-  if (bytes > log->capacity() / 2) {
+  if (bytes > log.capacity() / 2) {
     return Error(ReplicationErrc::too_large,
-                 std::to_string(bytes) + " bytes never fit a log of " + std::to_string(log->capacity()) +
+                 std::to_string(bytes) + " bytes never fit a log of " + std::to_string(log.capacity()) +
                      " bytes, which takes half of its size at once: raise log_bytes");
   }
   if (too_few()) return closed ? Status(ReactorErrc::closed) : Status(refusal());
-  if (room_head == nullptr && !fragmenting && (log->fits(bytes) || make_room(bytes))) {
+  if (room_head == nullptr && !fragmenting && (log.fits(bytes) || make_room(bytes))) {
     return too_few() ? Status(refusal()) : Status{};  // a handler of lost links may have ended others
   }
   if (closed) return ReactorErrc::closed;
@@ -76,7 +76,7 @@ Status Primary::State::wait_for_room(std::uint32_t bytes, Instant deadline) {
   RoomWaiter waiter(bytes);
   push_room(waiter);
   Wakeup wakeup = Wakeup::notified;
-  while (room_head != &waiter || fragmenting || !log->fits(bytes)) {
+  while (room_head != &waiter || fragmenting || !log.fits(bytes)) {
     wakeup = waiter.queue.wait(deadline);
     if (wakeup != Wakeup::notified || closed || too_few()) break;
   }
@@ -101,7 +101,7 @@ void Primary::forgo_room() {
 /// harmless.
 void Primary::State::wake_room() {
   RoomWaiter* const next = fragmenting ? fragment_waiter : room_head;
-  if (next != nullptr && log->fits(next->bytes)) next->queue.notify_one();
+  if (next != nullptr && log.fits(next->bytes)) next->queue.notify_one();
 }
 
 /// What waits for room is over: each looks for itself why.
@@ -113,21 +113,22 @@ void Primary::State::refuse_room() {
 /// True if there is room then. Not while somebody walks the peers.
 bool Primary::State::make_room(std::uint32_t bytes) {
   if (!options.c.has_value()) return false;
-  sweep();
-  while (!log->fits(bytes)) {
-    // Who waits for a snapshot's first range needs nothing of the log.
-    const auto kept = [](const Peer& peer) { return peer.waits_for_range() ? ~0ULL : peer.completed; };
-    const auto last = std::min_element(peers.begin(), peers.end(),
-                                       [&](const Peer& a, const Peer& b) { return kept(a) < kept(b); });
+  sender.sweep();
+  while (!log.fits(bytes)) {
+    const std::vector<Peer>& peers = sender.peers();
+    const auto last = std::min_element(peers.begin(), peers.end(), [](const Peer& a, const Peer& b) {
+      return a.needs_from() < b.needs_from();
+    });
     // Else it is closed links that still read the log, or what was given away already.
-    if (last == peers.end() || kept(*last) >= log->room_from(bytes) || !dispensable(*last)) return false;
+    if (last == peers.end() || last->needs_from() >= log.room_from(bytes) || !dispensable(*last))
+      return false;
     // Ask once more before judging: it may be this node that stood still.
-    publish(*last);
-    if (log->fits(bytes)) break;
+    sender.offer(static_cast<std::size_t>(last - peers.begin()));
+    if (log.fits(bytes)) break;
     if (!dispensable(*last)) return false;
     bump(stats.backlog_drops);
     last->link->close("the replica has not taken what the log has no more room for, and enough others have");
-    sweep();
+    sender.sweep();
   }
   return true;
 }
@@ -150,10 +151,10 @@ bool Primary::State::keeps_up(const Peer& peer) const {
 bool Primary::State::dispensable(const Peer& peer) const {
   std::uint32_t others = 0;
   std::uint32_t ahead = 0;
-  for (const Peer& other : peers) {
-    if (&other == &peer || other.syncing || !keeps_up(other)) continue;
+  for (const Peer& other : sender.peers()) {
+    if (&other == &peer || !other.counts() || !keeps_up(other)) continue;
     ++others;
-    ahead += other.completed >= peer.completed + log->capacity() / 2 ? 1 : 0;
+    ahead += other.completed >= peer.completed + log.capacity() / 2 ? 1 : 0;
   }
   return others >= c && (!keeps_up(peer) || ahead >= replicas_needed);
 }
@@ -178,7 +179,7 @@ Result<Lsn> Primary::append_fragments(Bytes key, Bytes value, Instant deadline) 
                                                  std::to_string(kValueBytesMax));
   }
   // A quarter of the log, so that pieces flow while others wait to be taken.
-  const std::uint64_t piece_max = std::min<std::uint64_t>(kEntryBytesMax, state.log->capacity() / 4);
+  const std::uint64_t piece_max = std::min<std::uint64_t>(kEntryBytesMax, state.log.capacity() / 4);
   const std::uint64_t body_max = piece_max - kFragmentHeaderBytes;
   const std::uint64_t whole = key.size() + value.size();
   const auto first = static_cast<std::uint32_t>(std::min(whole, body_max));
@@ -187,7 +188,7 @@ Result<Lsn> Primary::append_fragments(Bytes key, Bytes value, Instant deadline) 
   state.fragmenting = true;
   EntryView fragment;
   fragment.kind = EntryKind::fragment;
-  fragment.lsn = state.log->last_lsn().next();
+  fragment.lsn = state.log.last_lsn().next();
   fragment.epoch = state.options.epoch;
   fragment.key_bytes = static_cast<std::uint32_t>(key.size());
   fragment.value_bytes = static_cast<std::uint32_t>(value.size());
@@ -203,7 +204,7 @@ Result<Lsn> Primary::append_fragments(Bytes key, Bytes value, Instant deadline) 
     state.append_fragment(fragment);
     offset += body;
     since_yield += body;
-    if (since_yield + body_max > kBatchBytesTarget && offset < whole) {
+    if (since_yield + body_max > Sender::kBatchBytesTarget && offset < whole) {
       since_yield = 0;
       static_cast<void>(this_fiber::yield());
     }
@@ -219,11 +220,11 @@ void Primary::State::append_fragment(const EntryView& fragment) {
   const std::uint32_t bytes = entry_bytes(EntryKind::fragment, fragment.key.size(), fragment.value.size());
   RoomWaiter waiter(bytes);
   fragment_waiter = &waiter;
-  while (!log->fits(bytes) && !make_room(bytes)) {
+  while (!log.fits(bytes) && !make_room(bytes)) {
     const Wakeup wakeup = waiter.queue.wait(reactor.now() + options.link_timeout * 2);
     if (wakeup == Wakeup::notified) continue;
-    drop_all(wakeup == Wakeup::cancelled ? "a large put was cancelled half way"
-                                         : "the log had no room for the rest of a large put");
+    sender.drop_all(wakeup == Wakeup::cancelled ? "a large put was cancelled half way"
+                                                : "the log had no room for the rest of a large put");
     if (wakeup == Wakeup::cancelled) await_departed();
   }
   fragment_waiter = nullptr;
@@ -233,7 +234,7 @@ void Primary::State::append_fragment(const EntryView& fragment) {
 /// A cancelled fiber cannot wait, but a yield lets the loop run all the same; and that is what links need to
 /// let go, with their timers and completions. It comes soon: see Link::drained().
 void Primary::State::await_departed() {
-  while (!departing.empty()) static_cast<void>(this_fiber::yield());
+  while (sender.departing()) static_cast<void>(this_fiber::yield());
 }
 
 }  // namespace tidelock

@@ -26,14 +26,15 @@ void Primary::add_waiter(AckWaiter& waiter) { state_->add_waiter(waiter); }
 
 /// The k-th greatest, by node, of whole ones.
 Lsn Primary::State::kth(std::uint32_t replicas, Lsn Peer::*lsn) {
+  const std::vector<Peer>& peers = sender.peers();
   if (replicas == 1 || peers.size() < replicas) {
     Lsn furthest{};
-    for (const Peer& peer : peers) furthest = std::max(furthest, peer.syncing ? Lsn{} : peer.*lsn);
+    for (const Peer& peer : peers) furthest = std::max(furthest, peer.counts() ? peer.*lsn : Lsn{});
     return replicas == 1 ? furthest : Lsn{};
   }
   counts.clear();
   for (const Peer& peer : peers) {
-    if (!peer.syncing) counts.push_back({peer.node, peer.*lsn});
+    if (peer.counts()) counts.push_back({peer.node(), peer.*lsn});
   }
   return kth_applied(counts, replicas);
 }

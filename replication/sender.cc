@@ -1,0 +1,156 @@
+// Links coming and going. The data path is in sender_datapath.cc.
+#include <algorithm>
+#include <utility>
+
+#include <tidelock/base/counter.h>
+#include <tidelock/reactor/reactor.h>
+#include <tidelock/replication/errc.h>
+#include <tidelock/replication/sender.h>
+
+#include "liveness.h"
+
+namespace tidelock {
+
+Sender::Sender(Reactor& reactor, Log& log, const EpochLine& line, const SenderOptions& options, Owner& owner,
+               SenderStats& stats)
+    : reactor_(reactor), log_(log), line_(line), options_(options), owner_(owner), stats_(stats) {
+  peers_.reserve(16);
+}
+
+/// The log's memory is the link's to read from then on.
+Status Sender::take_link(Link& link) {
+  const std::uint32_t batch_bytes_least = std::max(kEntryBytesMax, options_.group_bytes_max);
+  if (link.batch_bytes_max() < batch_bytes_least) {
+    return Error(ReplicationErrc::bad_length,
+                 "the link takes batches of " + std::to_string(link.batch_bytes_max()) +
+                     " bytes, an entry or a group has up to " + std::to_string(batch_bytes_least) +
+                     ": give it a larger ring");
+  }
+  return link.attach(log_.memory());
+}
+
+void Sender::add_peer(Peer peer, std::unique_ptr<Link> link) {
+  peer.batches_before = link->batches_completed();
+  peer.link = std::move(link);
+  peer.sent_at = peer.progress_at = peer.range_at = peer.owes_since = reactor_.now();
+  peers_.push_back(std::move(peer));
+  send_control(peers_.back(), false);  // tells the replica that it is on this core from now on
+  owner_.peers_changed();
+  release_log();
+  arm_tick();
+}
+
+Status Sender::attach(std::unique_ptr<Link> link, const Follower& follower) {
+  const auto refuse = [&link](Error error) {
+    link->close(error.message());
+    return error;
+  };
+  if (attached(follower.node)) return refuse(busy(follower.node));
+  const auto position = log_.position_after(follower.last);
+  if (!position) return refuse(position.error());
+  if (const Status taken = take_link(*link); !taken) return refuse(taken.error());
+
+  Peer peer;
+  peer.follower = follower;
+  peer.cursor = peer.completed = *position;
+  peer.sent = follower.last;
+  add_peer(std::move(peer), std::move(link));
+  return {};
+}
+
+/// Links of which the peer has not seen the end count, too: it may still speak on them.
+bool Sender::attached(std::uint32_t node) const {
+  return options_.one_link_a_node &&
+         std::any_of(peers_.begin(), peers_.end(), [node](const Peer& peer) { return peer.node() == node; });
+}
+
+Error Sender::busy(std::uint32_t node) {
+  return Error(ReplicationErrc::peer_busy,
+               "node " + std::to_string(node) + " has a link that is not yet gone: try again");
+}
+
+void Sender::dismiss_all(const std::string& reason) {
+  for (Peer& peer : peers_) {
+    if (peer.link->state() == LinkState::ready) {
+      send_control(peer, true);
+      peer.link->flush();
+    }
+    peer.link->close(reason);
+    peer.dismissed = true;
+  }
+  if (!iterating_) sweep();
+}
+
+void Sender::drop_all(const std::string& reason) {
+  for (Peer& peer : peers_) peer.link->close(reason);
+  sweep();
+}
+
+void Sender::sweep() {
+  for (std::size_t i = 0; i < peers_.size();) {
+    if (peers_[i].link->state() == LinkState::ready) {
+      ++i;
+      continue;
+    }
+    // Out of the list before the owner hears of it: it may attach or close.
+    const bool dismissed = peers_[i].dismissed;
+    const std::string reason = peers_[i].link->close_reason();
+    const std::uint64_t needed = peers_[i].waits_for_range() ? log_.end() : peers_[i].completed;
+    departing_.push_back({std::move(peers_[i].link), needed, peers_[i].buffers_in_flight()});
+    peers_.erase(peers_.begin() + static_cast<std::ptrdiff_t>(i));
+    reap();
+    owner_.peers_changed();
+    if (dismissed) continue;
+    bump(stats_.links_lost);
+    owner_.link_lost(reason);
+    i = 0;
+  }
+}
+
+bool Sender::sweep_closed() {
+  if (!std::exchange(any_closed_, false)) return false;
+  sweep();
+  return true;
+}
+
+/// Destroys the closed links that are drained, then gives the log what they kept. Whether there were any.
+bool Sender::reap() {
+  const std::size_t before = departing_.size();
+  std::erase_if(departing_, [](const Departing& peer) { return peer.link->drained(); });
+  if (departing_.size() == before) return false;
+  release_log();
+  return true;
+}
+
+void Sender::arm_tick() {
+  // Half of the heartbeat, so that two ticks never leave more than a whole one between two frames.
+  if (departed() || heartbeat_.armed()) return;
+  reactor_.timers().arm(heartbeat_, reactor_.now() + Duration{options_.heartbeat.ns / 2});
+}
+
+/// Drops peers that are silent or that take nothing. Heartbeats leave in the flush of the same turn.
+void Sender::tick() {
+  const Instant now = reactor_.now();
+  for (Peer& peer : peers_) {
+    // Ask once more before judging: it may be this node that stood still.
+    peer.range_refused = false;
+    publish(peer);
+    if (peer.has_all(log_.end())) peer.progress_at = now;
+    if (!peer.owes_whole()) peer.owes_since = now;
+    if (now - peer.link->last_heard() > options_.link_timeout) {
+      peer.link->close("the replica said nothing for " + milliseconds_text(options_.link_timeout));
+    } else if (now - peer.progress_at > options_.link_timeout) {
+      peer.link->close("the replica took nothing for " + milliseconds_text(options_.link_timeout) +
+                       " although there is something to take");
+    } else if (now - peer.owes_since > options_.link_timeout) {
+      peer.link->close("the replica had a whole snapshot for " + milliseconds_text(options_.link_timeout) +
+                       " and did not acknowledge it");
+    }
+  }
+  sweep();
+  reap();
+  owner_.ticked();
+  arm_tick();
+}
+
+}  // namespace tidelock

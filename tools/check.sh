@@ -60,6 +60,7 @@ take_over() {
     kill -0 "$ahead" 2>/dev/null || [ -e "$logs/$1.code" ] || break
     sleep 0.2
   done
+  [ -e "$logs/$1.code" ] || { cat "$logs/$1.log"; echo "check: what prepares $1 ahead was ended from outside" >&2; return 1; }
   cat "$logs/$1.log"
   [ "$(cat "$logs/$1.code")" = 0 ]
 }

@@ -1,5 +1,6 @@
 #include "run_options.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <string>
 
@@ -124,6 +125,9 @@ Options engine_options(const NodeConfig& config) {
   options.log_bytes = config.run.log_bytes;
   options.ring_bytes = config.run.ring_bytes;
   options.connect_timeout = seconds(20);
+  // Whoever has patience with a write has it with a machine that stands still, too.
+  const Duration patience{std::min(options.write_timeout.ns / 2, seconds(30).ns)};
+  options.link_timeout = std::max(options.link_timeout, patience);
   options.max_fibers = config.run.in_flight + 256;
   return options;
 }

@@ -40,7 +40,7 @@ TEST_CASE("close() leaves a replica that stands still behind, and says with how 
   Standstill standstill(*pair.replica, {0});
   for (int i = 0; i < 3; ++i)
     REQUIRE(pair.primary->put("key", "v", {AckLevel::local, kPatience}).has_value());
-  REQUIRE(pair.primary->close(seconds(2)).has_value());
+  REQUIRE(pair.primary->close(seconds(8)).has_value());
   CHECK(has_event(*pair.primary, "closed before a replica had applied the last 3 writes"));
 }
 

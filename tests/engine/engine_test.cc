@@ -208,7 +208,7 @@ TEST_CASE("a fiber whose calls need nobody's answer leaves its core to others, a
     REQUIRE(engine->spawn_on({0}, busy).has_value());
     REQUIRE(eventually([&] { return running.load(); }));
     std::string value;
-    const auto got = engine->get("other", value, {{}, {}, {}, seconds(5)});
+    const auto got = engine->get("other", value, {{}, {}, {}, kPatience});
     CHECK(got.has_value());
     if (!got) stop = true;  // else close() would wait for the core in vain
     CHECK(engine->close(seconds(30)).has_value());

@@ -61,7 +61,7 @@ void check_brief_stop(const std::string& role) {
 TEST_CASE("kill -9 of the replica: the primary goes on, says so, and waiters end by their deadline") {
   LoadedRun run("8");
   ::kill(run.node("replica"), SIGKILL);
-  const auto result = run.program.finish(60s);
+  const auto result = run.program.finish(120s);
   INFO(result.err);
   CHECK(result.exit_status == 1);
   const auto report = result.json();
@@ -77,7 +77,7 @@ TEST_CASE("kill -9 of the replica: the primary goes on, says so, and waiters end
 TEST_CASE("kill -9 of the replica with ack local: writes go on at the primary alone") {
   LoadedRun run("5", "local");
   ::kill(run.node("replica"), SIGKILL);
-  const auto result = run.program.finish(60s);
+  const auto result = run.program.finish(120s);
   INFO(result.err);
   CHECK(result.exit_status == 1);
   const auto report = result.json();

@@ -1,8 +1,12 @@
 // `tidelock link`: what it finds, what it shows, how it ends.
 #include <chrono>
+#include <fstream>
 #include <signal.h>
+#include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <doctest/doctest.h>
 
@@ -17,6 +21,7 @@ using tidelock::test::kTidelock;
 using tidelock::test::Program;
 using tidelock::test::ProgramResult;
 using tidelock::test::run_program;
+using tidelock::test::TemporaryFile;
 using tidelock::tools::find_inspection_sockets;
 using tidelock::tools::format_links;
 
@@ -49,6 +54,39 @@ struct AnsweringRun {
     const auto result = run_program(kTidelock, {"link", "--json", "--pid", pid(role)});
     return result.exit_status == 0 && !result.json()["nodes"][0]["links"].empty();
   }
+  Program program;
+};
+
+/// `tidelock link --watch`, and what it has printed.
+class Watch {
+ public:
+  explicit Watch(std::vector<std::string> flags)
+      : program(kTidelock, arguments(std::move(flags)), to(out_)) {}
+  /// Once there is something.
+  [[nodiscard]] std::string first() const {
+    const auto until = std::chrono::steady_clock::now() + 120s;
+    for (;;) {
+      std::ifstream file(out_.path());
+      std::ostringstream text;
+      text << file.rdbuf();
+      if (!text.str().empty() || std::chrono::steady_clock::now() > until) return text.str();
+      std::this_thread::sleep_for(20ms);
+    }
+  }
+
+ private:
+  static std::vector<std::string> arguments(std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"link", "--watch", "0.1"});
+    return flags;
+  }
+  static Program::Setup to(const TemporaryFile& file) {
+    Program::Setup setup;
+    setup.out_path = file.path();
+    return setup;
+  }
+  const TemporaryFile out_{""};
+
+ public:
   Program program;
 };
 
@@ -120,20 +158,18 @@ TEST_CASE("link: shows both nodes of a run, one by its pid, and goes on until Ct
   CHECK(table.exit_status == 0);
   for (const char* part : {"node 1, primary", "attached", "generation 1", "shm"})
     CHECK_MESSAGE(has(table.out, part), part);
-  Program watch(kTidelock, {"link", "--watch", "0.1", "--json", "--pid", run.pid("replica")});
-  std::this_thread::sleep_for(2s);
-  watch.signal(SIGINT);
-  const auto watched = watch.finish(60s);
-  CHECK(watched.exit_status == 0);
-  CHECK(has(watched.out, "\"role\":\"replica\""));
+  Watch watch({"--json", "--pid", run.pid("replica")});
+  CHECK(has(watch.first(), "\"role\":\"replica\""));
+  watch.program.signal(SIGINT);
+  CHECK(watch.program.finish(60s).exit_status == 0);
 }
 
 TEST_CASE("link: a watch ends in good order when the node does") {
   const AnsweringRun run;
-  Program watch(kTidelock, {"link", "--watch", "0.1", "--pid", run.pid("primary")});
-  std::this_thread::sleep_for(1s);
+  Watch watch({"--pid", run.pid("primary")});
+  CHECK(has(watch.first(), "primary"));
   run.program.signal(SIGKILL);
-  CHECK(watch.finish(60s).exit_status == 0);
+  CHECK(watch.program.finish(60s).exit_status == 0);
 }
 
 TEST_CASE("link: nobody to ask is one line and exit status 2") {

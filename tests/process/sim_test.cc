@@ -70,6 +70,7 @@ TEST_CASE("process/sim: the planted incident fails, and the printed command repl
 TEST_CASE("process/sim: a failing seed is cut to a plan, and the plan fails, too") {
   const std::string path =
       std::filesystem::temp_directory_path() / ("tidelock-plan-" + std::to_string(::getpid()));
+  std::filesystem::remove(path);  // of an earlier process with this number
   const auto passes = run_program(kTidelock, {"sim", "--seed", "1", "--shrink", path});
   CHECK(passes.exit_status == 0);
   CHECK_FALSE(std::filesystem::exists(path));
@@ -90,11 +91,11 @@ TEST_CASE("process/sim: Ctrl-C ends it with what was found until then, and no wo
   Program::Setup terminal;
   terminal.terminal = true;
   Program program(kTidelock, {"sim", "--seeds", "100000000", "--jobs", "2"}, terminal);
-  REQUIRE(program.wait_for_error_text(" seeds, 0 failed", 30s));
+  REQUIRE(program.wait_for_error_text(" seeds, 0 failed", 120s));
   const auto workers = program.children();
   CHECK(workers.size() == 2);
   program.signal(SIGINT);
-  const auto result = program.finish(30s);
+  const auto result = program.finish(120s);
   CHECK(result.exit_status == 130);
   CHECK(has(result.out, " (interrupted)"));
   CHECK(has(result.out, " 0 failed"));
@@ -105,12 +106,12 @@ TEST_CASE("process/sim: a signal that comes twice at once, to its workers, too, 
   Program::Setup terminal;
   terminal.terminal = true;
   Program program(kTidelock, {"sim", "--seeds", "100000000", "--jobs", "2", "--keep-going"}, terminal);
-  REQUIRE(program.wait_for_error_text(" seeds, 0 failed", 30s));
+  REQUIRE(program.wait_for_error_text(" seeds, 0 failed", 120s));
   const auto workers = program.children();
   for (const pid_t worker : workers) ::kill(worker, SIGTERM);
   program.signal(SIGTERM);
   program.signal(SIGTERM);
-  const auto result = program.finish(30s);
+  const auto result = program.finish(120s);
   CHECK(result.exit_status == 143);
   CHECK(has(result.out, " 0 failed"));  // a worker that had ended would have failed its seed
   CHECK(has(result.out, " (interrupted)"));
@@ -122,7 +123,8 @@ TEST_CASE("process/sim: without a pipe for each worker it ends there, with what 
           doctest::skip(kSanitized)) {
   Program::Setup setup;
   setup.before_exec = [] {
-    const rlimit few{5, 5};  // the streams and one pipe
+    ::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);  // what whoever runs the tests has left open
+    const rlimit few{5, 5};                      // the streams and one pipe
     ::setrlimit(RLIMIT_NOFILE, &few);
   };
   const auto result = run_program(kTidelock, {"sim", "--seeds", "1000000", "--jobs", "4"}, setup);

@@ -48,7 +48,7 @@ std::string read_file(const std::string& path) {
 std::string summary_over(Program& program, pid_t pid, std::uint64_t ops) {
   const TemporaryFile summary("");
   Program strace(kStrace, {"-c", "-f", "-o", summary.path(), "-p", std::to_string(pid)});
-  REQUIRE(strace.wait_for_error_text("attached", 60s));
+  REQUIRE(strace.wait_for_error_text("attached", 120s));
   const std::uint64_t before = program.wait_for_ops(1, 120s);
   CHECK(program.wait_for_ops(before + ops, 300s) >= before + ops);
   strace.signal(SIGINT);

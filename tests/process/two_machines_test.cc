@@ -80,15 +80,24 @@ TEST_CASE("two commands: two shards, each ack level, an end by --checks") {
 }
 
 TEST_CASE("two commands: a replica that acknowledges before it applies is found out, at both") {
-  const std::string address = free_address();
-  Program primary(kTidelock, primary_flags(address, "2", {"--read-ratio", "0"}));
-  Program replica(kTidelockPlanted, replica_flags(address));
-  for (Program* program : {&primary, &replica}) {
-    const auto result = program->finish(120s);
-    INFO(result.err);
-    CHECK(result.exit_status == 1);
-    REQUIRE(result.json().is_object());
-    CHECK(result.json()["stale"] > 0);
+  const auto give_up = std::chrono::steady_clock::now() + 300s;
+  for (;;) {
+    const std::string address = free_address();
+    Program primary(kTidelock, primary_flags(address, "2", {"--read-ratio", "0"}));
+    Program replica(kTidelockPlanted, replica_flags(address));
+    const auto first = primary.finish(120s);
+    const auto second = replica.finish(120s);
+    REQUIRE(first.json().is_object());
+    // Whether the verifier reads before the replica has caught up is a matter of luck, but not for long.
+    const bool lucky = first.json()["stale"] == 0 && std::chrono::steady_clock::now() < give_up;
+    if (lucky) continue;
+    for (const auto& result : {first, second}) {
+      INFO(result.err);
+      CHECK(result.exit_status == 1);
+      REQUIRE(result.json().is_object());
+      CHECK(result.json()["stale"] > 0);
+    }
+    return;
   }
 }
 

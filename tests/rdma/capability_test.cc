@@ -73,7 +73,10 @@ TEST_CASE("rdma/core: memory that cannot be locked is an error that names the li
   };
   {
     const MemlockLimit limit(64 << 10);
-    REQUIRE(limit.set());
+    if (!limit.set()) {
+      MESSAGE("skipped: the hard limit of locked memory is lower");
+      return;
+    }
     const Error error = refused();
     CHECK(error == RdmaErrc::memlock_too_low);
     CHECK_MESSAGE(has(error.message(), "at most 64 KiB may be locked"), error.message());

@@ -135,7 +135,7 @@ void check_comes_back(const char* end, const char* mend) {
   auto of_primary = verbs_primary(places(), 1);
   auto of_replica = verbs_replica(places(), 1);
   of_primary.log_bytes = of_replica.log_bytes = kLogOfAll;
-  of_primary.link_timeout = of_replica.link_timeout = seconds(2);
+  of_primary.link_timeout = of_replica.link_timeout = seconds(5);
   auto primary = open(of_primary);
   auto replica = open(of_replica);
   const std::uint32_t generation = replica->links().at(0).generation;

@@ -61,7 +61,7 @@ inline std::unique_ptr<UringBackend> make_ring(const UringOptions& options = {})
 }
 
 /// Far beyond what a loaded machine takes.
-inline constexpr auto kPatience = std::chrono::seconds(30);
+inline constexpr auto kPatience = std::chrono::seconds(120);
 
 /// Turns the ring until `done()`; false if that does not come.
 template <class Predicate>

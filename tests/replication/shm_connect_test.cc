@@ -25,7 +25,7 @@
 namespace tidelock::testing {
 namespace {
 
-constexpr Duration kPatience = seconds(30);
+constexpr Duration kPatience = seconds(120);
 
 bool names(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 

@@ -194,7 +194,7 @@ TEST_CASE("sim/jobs: a seed that dies, ends its worker or falls silent fails, an
   options.seeds = 12;
   options.jobs = 2;
   options.keep_going = true;
-  options.silence = std::chrono::milliseconds(1'500);
+  options.silence = std::chrono::seconds(5);
   options.run = [](std::uint64_t seed) {
     if (seed == 3) ::raise(SIGKILL);
     if (seed == 6) ::_exit(9);
@@ -253,17 +253,17 @@ TEST_CASE("sim/jobs: time in which all of it is stopped is no worker's silence")
     ::setpgid(0, 0);
     JobOptions options;
     options.seeds = 2;
-    options.silence = std::chrono::milliseconds(1'500);
+    options.silence = std::chrono::seconds(4);
     options.run = [](std::uint64_t seed) {
-      for (int i = 0; i < 20; ++i) ::usleep(50'000);
+      for (int i = 0; i < 10; ++i) ::usleep(50'000);
       return passes(seed);
     };
     ::_exit(run_jobs(options).passed == 2 ? 0 : 1);
   }
   ::setpgid(group, group);
-  ::usleep(500'000);
+  ::usleep(200'000);
   ::kill(-group, SIGSTOP);
-  ::usleep(2'500'000);
+  ::usleep(6'000'000);
   ::kill(-group, SIGCONT);
   int status = 0;
   REQUIRE(::waitpid(group, &status, 0) == group);

@@ -7,13 +7,18 @@ namespace tidelock {
 Leases::Leases(const Quorum& quorum, Duration lease, Duration link_timeout, Clock& clock)
     : quorum_(quorum), lease_(lease), link_timeout_(link_timeout), clock_(clock) {}
 
-std::uint64_t Leases::stamp(bool serves) {
-  if (!serves || ended_) return 0;
+bool Leases::followed() const {
   const Instant now = clock_.now();
   const auto there = std::count_if(peers_.begin(), peers_.end(), [&](const auto& peer) {
     return now - peer.second.heard_at < link_timeout_;
   });
-  if (static_cast<std::uint32_t>(there) < quorum_.c || now.ns <= 0) return 0;
+  return static_cast<std::uint32_t>(there) >= quorum_.c;
+}
+
+std::uint64_t Leases::stamp(bool serves) {
+  if (!serves || ended_ || !followed()) return 0;
+  const Instant now = clock_.now();
+  if (now.ns <= 0) return 0;
   last_stamp_ = std::max(last_stamp_, static_cast<std::uint64_t>(now.ns));
   return last_stamp_;
 }

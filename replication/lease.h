@@ -29,6 +29,8 @@ class Leases {
     return lease - Duration{lease.ns / 100} - milliseconds(1);
   }
 
+  /// c others have been heard within `link_timeout`.
+  [[nodiscard]] bool followed() const;
   /// For a control frame that leaves now, to whom ever. 0: none. It does not stamp before it serves, nor
   /// without c others that were heard: leases of a primary that cannot commit would only keep another from
   /// leading.

@@ -260,4 +260,11 @@ void Membership::abandon() {
   unfollow();
 }
 
+bool Membership::yield_to(const Hello& primary) {
+  const bool theirs = primary.commit_lsn.value > 0 && primary.flags.memory && !judge_group(primary);
+  if (!memory_ || established_ || !theirs || primary.history == history_) return false;
+  abandon();
+  return true;
+}
+
 }  // namespace tidelock

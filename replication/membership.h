@@ -96,9 +96,12 @@ class Membership {
   std::optional<Refusal> found(HistoryId history, std::uint32_t counter, Instant now);
   /// It leads the epoch that it stood for.
   void lead();
-  /// It ends the epoch in which it founded its history, before anybody followed it: nobody else has memory in
-  /// that, so there is none. Nothing happens if it is established.
+  /// It ends the epoch in which it founded its history, before it told anybody of that: nobody else has
+  /// memory in it, so there is none. Nothing happens if it is established.
   void abandon();
+  /// True: that primary's history is established and this node's is not, so that no more can come of its own;
+  /// it has none, and no memory, from now on. Its owner forgets its log.
+  bool yield_to(const Hello& primary);
   /// While it stands for one: the history that it would begin; 0: none.
   [[nodiscard]] HistoryId founding() const { return founding_; }
 

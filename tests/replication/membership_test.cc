@@ -328,6 +328,33 @@ TEST_CASE("a founder whom nobody followed holds nothing afterwards") {
   }
 }
 
+TEST_CASE("a history that too few hold gives way to one in which something was committed") {
+  Membership node(group_of(1), Instant{});
+  CHECK(reason(node.found(HistoryId{10}, 3, node.fresh_until())) == RefusalReason::none);
+  node.lead();
+  Hello primary = hello_of(2, NodeRole::primary, {5, 2});
+  SUBCASE("but not to one that may be overtaken itself") { CHECK_FALSE(node.yield_to(primary)); }
+  primary.commit_lsn = Lsn{1};
+  SUBCASE("nor if enough hold its own") {
+    node.establish();
+    CHECK_FALSE(node.yield_to(primary));
+    CHECK(node.memory());
+  }
+  SUBCASE("nor to another group's") {
+    primary.group_sum ^= 1;
+    CHECK_FALSE(node.yield_to(primary));
+  }
+  SUBCASE("else it has none, and joins like who was started anew") {
+    CHECK(node.yield_to(primary));
+    CHECK_FALSE(node.memory());
+    CHECK(node.history() == HistoryId{});
+    CHECK(reason(node.may_follow(primary, node.fresh_until())) == RefusalReason::no_memory);
+    for (const std::uint32_t other : {2U, 3U})
+      CHECK(node.answered(other, kLine, {5, 2}, 1, node.fresh_until()));
+    CHECK(reason(node.may_follow(primary, node.fresh_until())) == RefusalReason::none);
+  }
+}
+
 TEST_CASE("a hostile founder does not fill the memory of who promises") {
   Membership node(group_of(1), Instant{});
   for (std::uint32_t i = 1; i <= 3'000; ++i) {

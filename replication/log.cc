@@ -153,13 +153,31 @@ void Log::append_encoded(Bytes entries) {
             "append_encoded() after fits()");
   while (!entries.empty()) {
     const std::uint64_t row_bytes = row_of(entries);
-    std::uint64_t position = place(row_bytes, row_bytes);
+    const std::uint64_t position = place(row_bytes, row_bytes);
     std::copy_n(entries.data(), row_bytes, memory_ + (position & (capacity_ - 1)));
-    for (const std::uint64_t row_end = position + row_bytes; position < row_end; position = end_) {
-      const Shape shape = shape_of(at(position));
-      take(position, shape.bytes, shape.lsn, shape.last_piece);
-    }
+    take_row(position, row_bytes);
     entries = entries.subspan(row_bytes);
+  }
+}
+
+MutableBytes Log::stage(std::uint32_t bytes) {
+  TL_ASSERT(fits(bytes), "stage() after fits()");
+  if (bytes > tail_bytes(end_)) return {};
+  if (end_ + bytes > capacity_) forget_before(end_ + bytes - capacity_);
+  return {memory_ + (end_ & (capacity_ - 1)), bytes};
+}
+
+void Log::append_staged(std::uint32_t bytes) {
+  TL_ASSERT(bytes <= tail_bytes(end_) && end_ + bytes <= begin_ + capacity_, "append_staged() after stage()");
+  take_row(end_, bytes);
+}
+
+/// Encoded entries that stand in a row from `position` on.
+void Log::take_row(std::uint64_t position, std::uint64_t bytes) {
+  for (const std::uint64_t row_end = position + bytes; position < row_end; position = end_) {
+    const Shape shape = shape_of(at(position));
+    TL_ASSERT(shape.bytes <= row_end - position, "entries are whole");
+    take(position, shape.bytes, shape.lsn, shape.last_piece);
   }
 }
 

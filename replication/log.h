@@ -49,6 +49,13 @@ class Log {
   /// last ends its group (of a fragmented put some pieces may be missing yet). fits() was asked for all of
   /// them. A group stays in a row; groups may part where a lap ends.
   void append_encoded(Bytes entries);
+  /// For entries that are to be checked where they will stay: memory at the end for `bytes` in a row. Empty
+  /// if a lap ends before that. fits(bytes) was asked; what the ring held there is no longer readable.
+  /// Lifetime: until anything else is appended or cut
+  MutableBytes stage(std::uint32_t bytes);
+  /// The first `bytes` that stand there are entries as append_encoded() takes them, and the log's from now
+  /// on.
+  void append_staged(std::uint32_t bytes);
 
   /// The two below take positions back or away: no cursor may stand in the log.
   /// The pieces of a put that is not whole are forgotten, so that the end is that of last_lsn().
@@ -99,6 +106,7 @@ class Log {
   [[nodiscard]] std::uint64_t search_from(Lsn lsn) const;
   std::uint64_t place(std::uint64_t bytes, std::uint64_t row_bytes);
   void take(std::uint64_t position, std::uint32_t bytes, Lsn lsn, bool last_piece);
+  void take_row(std::uint64_t position, std::uint64_t bytes);
   void mark(std::uint64_t position, Lsn lsn);
   void unmark_from(std::uint64_t position);
   void forget_before(std::uint64_t position);

@@ -11,6 +11,8 @@ template <class Node>
 class LsnList {
  public:
   [[nodiscard]] Node* head() const { return head_; }
+  /// Somebody waits for no more than `lsn`.
+  [[nodiscard]] bool reached(Lsn lsn) const { return head_ != nullptr && head_->lsn <= lsn; }
 
   /// O(1) for the greatest LSN so far, which is the usual case.
   void insert(Node& node) {

@@ -18,6 +18,9 @@ std::string epoch_text(Epoch epoch) {
 Result<std::unique_ptr<Replica>> Replica::create(Reactor& reactor, Applier& applier,
                                                  const ReplicaOptions& options) {
   TL_TRY(check_liveness(options.heartbeat, options.link_timeout));
+  if (options.group != nullptr && options.policy != nullptr) {
+    return Error::from_errno(EINVAL, "an ApplyPolicy, in a group: it knows of no log");
+  }
   std::unique_ptr<Replica> replica(new Replica(std::make_unique<State>(reactor, applier, options)));
   reactor.add_source(*replica);
   return replica;
@@ -31,8 +34,8 @@ Replica::~Replica() {
   state_->reactor.remove_source(*this);
 }
 
-Status Replica::attach(std::unique_ptr<Link> link, HistoryId history, Epoch epoch) {
-  return state_->attach(std::move(link), history, epoch);
+Status Replica::attach(std::unique_ptr<Link> link, HistoryId history, Epoch epoch, bool snapshot_comes) {
+  return state_->attach(std::move(link), history, epoch, snapshot_comes);
 }
 const Link* Replica::link() const { return state_->link.get(); }
 bool Replica::connected() const { return state_->link && state_->link->state() == LinkState::ready; }
@@ -47,14 +50,17 @@ void Replica::on_link_lost(std::function<void(const std::string& reason)> handle
   state_->link_lost = std::move(handler);
 }
 bool Replica::takes_snapshots() const { return state_->options.snapshot != nullptr; }
-Lsn Replica::applied_lsn() const { return state_->applied; }
+Lsn Replica::applied_lsn() const {
+  return state_->group != nullptr ? state_->group->last_lsn() : state_->applied;
+}
 HistoryId Replica::history() const { return state_->history; }
 Epoch Replica::epoch() const { return state_->epoch; }
 const ReplicaStats& Replica::stats() const { return state_->stats; }
 Status Replica::wait_applied(Lsn lsn, Instant deadline) { return state_->wait_applied(lsn, deadline); }
 void Replica::close(const std::string& reason) { state_->dismiss(reason); }
 
-Status Replica::State::attach(std::unique_ptr<Link> next, HistoryId its_history, Epoch its_epoch) {
+Status Replica::State::attach(std::unique_ptr<Link> next, HistoryId its_history, Epoch its_epoch,
+                              bool snapshot_comes) {
   const auto refuse = [&next](ReplicationErrc code, const std::string& detail) {
     Error error(code, detail);
     next->close(error.message());
@@ -70,17 +76,29 @@ Status Replica::State::attach(std::unique_ptr<Link> next, HistoryId its_history,
                                                   ", this replica has seen " + epoch_text(epoch) +
                                                   ": connect to the newest primary");
   }
+  if (group != nullptr && group->spoiled() && !snapshot_comes) {
+    return refuse(ReplicationErrc::gap,
+                  "the table ran out of memory amid entries that it shows in part: only a snapshot mends it");
+  }
   dismiss("another link takes over");
   history = its_history;
   epoch = its_epoch;
   link = std::move(next);
   wakeups_seen = 0;
   if (options.policy != nullptr) applied = options.policy->resume_from(applied);
-  received = received_acknowledged = applied_acknowledged = applied;
+  if (group != nullptr) {  // it may have led meanwhile
+    applied = group->last_lsn();
+    entry_epoch = group->line().last_epoch();
+  }
+  prefix = group == nullptr || !snapshot_comes;
+  told = {};
+  received = applied;
+  received_acknowledged = applied_acknowledged = applied_here();
   fresh = true;
   // What it has applied is acknowledged at once: no hello counts.
   sent_at = reactor.now() + Duration{-options.heartbeat.ns};
   set_gauge(stats.received_lsn, received.value);
+  set_gauge(stats.applied_lsn, applied.value);
   set_gauge(stats.link_up, 1);
   arm_tick();
   return {};
@@ -104,6 +122,7 @@ void Replica::State::lose_link(bool report) {
   goodbye = false;
   abandon_snapshot();
   applier.abandon_fragments();
+  if (group != nullptr) group->cut_to_whole();
   heartbeat.disarm();
   set_gauge(stats.link_up, 0);
   if (!report) return;
@@ -140,6 +159,7 @@ Status Replica::State::wait_applied(Lsn lsn, Instant deadline) {
 void Replica::State::publish_applied(Lsn lsn) {
   applied = lsn;
   set_gauge(stats.applied_lsn, lsn.value);
+  if (group != nullptr) group->appended();
   const Lsn wakes_to = options.policy != nullptr ? options.policy->wakes_to(lsn) : lsn;
   while (Waiter* waiter = waiters.pop_reached(wakes_to)) {
     waiter->reached = true;

@@ -17,6 +17,7 @@
 #include <tidelock/reactor/fiber.h>
 #include <tidelock/reactor/poll_source.h>
 #include <tidelock/reactor/reactor.h>
+#include <tidelock/replication/group_log.h>
 #include <tidelock/replication/link.h>
 #include <tidelock/replication/snapshot_target.h>
 
@@ -61,7 +62,10 @@ struct ReplicaOptions {
   Epoch epoch{};  ///< what is below it is refused
   Duration heartbeat = milliseconds(100);
   Duration link_timeout = seconds(3);
-  SnapshotTarget* snapshot = nullptr;   ///< outlives the replica; null: it takes no snapshots
+  SnapshotTarget* snapshot = nullptr;  ///< outlives the replica; null: it takes no snapshots
+  /// In a group: what comes is kept there, and outlives the replica. While there is a link, nothing else
+  /// reads or writes the log. Null: in no group, no log is kept.
+  GroupLog* group = nullptr;
   const ApplyPolicy* policy = nullptr;  ///< null: production's
 };
 
@@ -78,7 +82,7 @@ struct ReplicaStats {
 class Replica final : public PollSource {
  public:
   /// Adds itself to the reactor; reactor, applier and policy outlive it.
-  /// Errors:   EINVAL for times that make no sense
+  /// Errors:   EINVAL for times that make no sense, and for a policy in a group
   static Result<std::unique_ptr<Replica>> create(Reactor& reactor, Applier& applier,
                                                  const ReplicaOptions& options);
   /// close() if it was not called. No fiber may be waiting.
@@ -87,8 +91,10 @@ class Replica final : public PollSource {
   /// Follows a new link, from applied_lsn() on; `history` and `epoch` are what the primary said in its hello.
   /// The previous link, if any, is closed. A replica without a history takes the primary's. If the primary's
   /// log does not reach back so far, a snapshot comes first, and what is here is served until it is whole.
-  /// Errors:   wrong_context, old_epoch: the link is closed with that reason
-  Status attach(std::unique_ptr<Link> link, HistoryId history, Epoch epoch);
+  /// In a group a snapshot may also take the place of entries that only this node has. `snapshot_comes`: as
+  /// the primary's hello said; if it did not, the log here is a prefix of the primary's.
+  /// Errors:   wrong_context, old_epoch; gap: no stream mends what is here. The link is closed with that reason
+  Status attach(std::unique_ptr<Link> link, HistoryId history, Epoch epoch, bool snapshot_comes = false);
   [[nodiscard]] bool connected() const;
   [[nodiscard]] const Link* link() const;  ///< null: none
   /// True once the link has brought anything: the primary has it on its core, too, and counts this replica.
@@ -100,7 +106,7 @@ class Replica final : public PollSource {
   [[nodiscard]] Lsn applied_lsn() const;
   [[nodiscard]] HistoryId history() const;  ///< 0: none yet
   [[nodiscard]] Epoch epoch() const;
-  /// Suspends until `lsn` is applied. Suspends: yes (fiber)
+  /// Suspends until `lsn` is applied; in a group an LSN says too little, see GroupLog. Suspends: yes (fiber)
   /// Errors:   deadline_exceeded, cancelled
   Status wait_applied(Lsn lsn, Instant deadline);
   [[nodiscard]] const ReplicaStats& stats() const;

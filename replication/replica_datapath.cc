@@ -58,12 +58,12 @@ std::uint32_t Replica::State::take_controls(std::uint32_t budget) {
       link->close("the primary asks this replica to lead, and it is in no group");
       break;
     }
-    commit = std::max(commit, frame->commit_lsn);
-    if (options.policy != nullptr && options.policy->believes_notification() && commit > applied)
-      publish_applied(commit);
+    told = std::max(told, frame->commit_lsn);
+    if (options.policy != nullptr && options.policy->believes_notification() && told > applied)
+      publish_applied(told);
     goodbye = goodbye || frame->closing;
   }
-  if (taken > 0) set_gauge(stats.commit_lsn, std::min(commit, applied).value);
+  if (taken > 0) note_commit();
   return taken;
 }
 
@@ -88,11 +88,20 @@ std::uint32_t Replica::State::take_batches(std::uint32_t budget) {
     bump(stats.batches);
   }
   if (taken > 0) {
-    set_gauge(stats.received_lsn, received_here().value);
-    set_gauge(stats.commit_lsn, std::min(commit, applied).value);
+    set_gauge(stats.received_lsn, snapshot.active() ? applied.value : received.value);
+    note_commit();
   }
   // Stopped by the bytes: say that there is more.
   return bytes < kPollBytesMax ? taken : budget;
+}
+
+/// In a group only what a primary says of whose log this one is a prefix: else LSNs here are of other
+/// entries.
+void Replica::State::note_commit() {
+  if (group != nullptr && prefix) group->committed(told);
+  const Lsn commit = group != nullptr ? group->commit_lsn() : std::min(told, applied);
+  if (commit.value > stats.commit_lsn.load(std::memory_order_relaxed))
+    set_gauge(stats.commit_lsn, commit.value);
 }
 
 /// The link has checked magic, version, CRC, sequence and context; here is what only the stream knows.
@@ -121,7 +130,7 @@ Status Replica::State::accept_frame(const Batch& batch) {
   }
   TL_TRY(batch.header.kind == FrameKind::range ? accept_range(batch) : accept_batch(batch));
   fresh = false;
-  if (snapshot.complete(received)) finish_snapshot();
+  if (snapshot.complete(received)) TL_TRY(finish_snapshot());
   return {};
 }
 
@@ -136,7 +145,8 @@ Status Replica::State::accept_batch(const Batch& batch) {
   std::uint32_t entries = 0;
   Lsn last{};
   Status status;
-  const Bytes payload = own_copy(batch.payload);
+  const Bytes payload = snapshot.active() ? own_copy(batch.payload) : copy_to_log(batch.payload);
+  unkept = payload;
   for (EntryReader reader(payload); status && !reader.at_end();) {
     const auto entry = reader.next();
     status = entry ? accept_entry(*entry, batch.header.epoch) : Status(entry.error());
@@ -156,7 +166,7 @@ Status Replica::State::accept_batch(const Batch& batch) {
   if (status && !applied_rest) status = applied_rest;
   TL_TRY(std::move(status));
   if (entries != batch.header.entries || last != batch.header.last_lsn) return ReplicationErrc::bad_length;
-  commit = std::max(commit, batch.header.commit_lsn);
+  told = std::max(told, batch.header.commit_lsn);
   if (turns_early > 0) defer(payload, turns_early);
   return {};
 }
@@ -165,9 +175,23 @@ Status Replica::State::accept_batch(const Batch& batch) {
 /// the batch itself is memory that a hostile peer may be changing. Fragments would be safe without, since
 /// they are read once after their CRC; they take the same path.
 Bytes Replica::State::own_copy(Bytes payload) {
+  in_log = false;
   if (staged.size() < payload.size()) staged.resize(payload.size());
   std::copy(payload.begin(), payload.end(), staged.begin());
   return Bytes(staged).first(payload.size());
+}
+
+/// In a group an own copy is checked where the log will have it, unless a lap ends amid it.
+Bytes Replica::State::copy_to_log(Bytes payload) {
+  if (group == nullptr) return own_copy(payload);
+  Log& log = group->log();
+  const auto bytes = static_cast<std::uint32_t>(payload.size());
+  log.release_to(log.end());  // nothing reads it while it grows by what a link brings
+  const MutableBytes to = log.fits(bytes) ? log.stage(bytes) : MutableBytes{};
+  if (to.empty()) return own_copy(payload);
+  in_log = true;
+  std::copy(payload.begin(), payload.end(), to.begin());
+  return to;
 }
 
 Status Replica::State::accept_entry(const EntryView& entry, Epoch frame_epoch) {
@@ -175,9 +199,7 @@ Status Replica::State::accept_entry(const EntryView& entry, Epoch frame_epoch) {
     return Error(ReplicationErrc::gap,
                  "LSN " + std::to_string(entry.lsn.value) + " after " + std::to_string(received.value));
   }
-  if (entry.epoch < entry_epoch) return ReplicationErrc::old_epoch;
-  if (entry.epoch > frame_epoch)
-    return Error(ReplicationErrc::malformed, "an entry of a later epoch than its frame");
+  TL_TRY(accept_epoch(entry, frame_epoch));
   TL_TRY(accept_in_group(entry));
   if (entry.kind == EntryKind::fragment) {
     TL_TRY(accept_fragment(entry));
@@ -189,16 +211,27 @@ Status Replica::State::accept_entry(const EntryView& entry, Epoch frame_epoch) {
   return {};
 }
 
+Status Replica::State::accept_epoch(const EntryView& entry, Epoch frame_epoch) const {
+  if (entry.epoch < entry_epoch) return ReplicationErrc::old_epoch;
+  if (entry.epoch > frame_epoch)
+    return Error(ReplicationErrc::malformed, "an entry of a later epoch than its frame");
+  // A snapshot brings the line that its live entries are of.
+  const bool of_line = group == nullptr || snapshot.active() || entry.epoch == entry_epoch;
+  if (!of_line && (entry.kind != EntryKind::noop || group_bytes > 0))
+    return Error(ReplicationErrc::malformed, "an epoch that does not begin with its no-op");
+  return {};
+}
+
 Status Replica::State::accept_in_group(const EntryView& entry) {
   if (group_bytes > 0 && entry.kind == EntryKind::fragment) {
     return Error(ReplicationErrc::malformed, "a fragment within a group");
   }
   group_bytes += entry_bytes(entry.kind, entry.key.size(), entry.value.size());
-  if (!entry.group_continues) {
-    group_bytes = 0;
-  } else if (group_bytes > kGroupBytesMax) {
-    return Error(ReplicationErrc::too_large, "a group without an end");
+  if (group_bytes > group_bytes_max()) {
+    return Error(ReplicationErrc::too_large,
+                 "a group of more than " + std::to_string(group_bytes_max()) + " bytes");
   }
+  if (!entry.group_continues) group_bytes = 0;
   return {};
 }
 
@@ -216,8 +249,20 @@ Status Replica::State::accept_fragment(const EntryView& entry) {
 /// The first `count` of `checked`, in this turn; the others, a group that never ended, are forgotten.
 Status Replica::State::apply_checked(std::size_t count) {
   Status status;
-  for (std::size_t at = 0; status && at < count; at += kSliceEntries) {
-    status = apply_slice(std::span(checked).subspan(at, std::min(kSliceEntries, count - at)));
+  std::size_t done = 0;  // are served: what ends with a group
+  for (std::size_t at = 0; at < count;) {
+    const auto slice = std::span(checked).subspan(at, std::min(kSliceEntries, count - at));
+    status = apply_slice(slice);
+    if (!status) {
+      // Whether any of the slice is in the table is not known, unless there was one entry only.
+      const bool clean = done == at && slice.size() == 1;
+      if (group != nullptr && !snapshot.active() && !clean) group->spoil();
+      break;
+    }
+    at += slice.size();
+    if (slice.back().group_continues) continue;
+    served(std::span(checked).subspan(done, at - done));
+    done = at;
   }
   checked.clear();
   return status;
@@ -226,16 +271,48 @@ Status Replica::State::apply_checked(std::size_t count) {
 Status Replica::State::apply_slice(std::span<const EntryView> entries) {
   if (snapshot.active()) {
     TL_TRY(snapshot.apply_live(entries));
-    bump(stats.entries, entries.size());
-    return {};
+  } else {
+    TL_TRY(options.policy == nullptr ? applier.apply(entries) : apply_altered(entries));
   }
-  TL_TRY(options.policy == nullptr ? applier.apply(entries) : apply_altered(entries));
   bump(stats.entries, entries.size());
+  return {};
+}
+
+/// They are in the table, and end with a group.
+void Replica::State::served(std::span<const EntryView> entries) {
+  if (snapshot.active()) return;
+  if (group != nullptr) keep(entries);
   const EntryView& last = entries.back();
   const bool whole = last.kind != EntryKind::fragment || last.last_fragment();
   const Lsn lsn = whole ? last.lsn : Lsn{last.lsn.value - 1};
   if (lsn > applied) publish_applied(lsn);
-  return {};
+}
+
+/// The log's end moves with the table: so it never has what readers do not see.
+void Replica::State::keep(std::span<const EntryView> entries) {
+  std::uint32_t bytes = 0;
+  for (const EntryView& entry : entries) {
+    if (entry.epoch != group->line().last_epoch()) {
+      append_to_log(std::exchange(bytes, 0));
+      group->begin_epoch(entry.epoch);
+    }
+    bytes += entry_bytes(entry.kind, entry.key.size(), entry.value.size());
+    // A batch may be larger than what fits at once; a group is not.
+    if (!in_log && !entry.group_continues) append_to_log(std::exchange(bytes, 0));
+  }
+  append_to_log(bytes);
+}
+
+void Replica::State::append_to_log(std::uint32_t bytes) {
+  if (bytes == 0) return;
+  Log& log = group->log();
+  if (in_log) {
+    log.append_staged(bytes);
+  } else {
+    log.release_to(log.end());
+    log.append_encoded(unkept.first(bytes));
+  }
+  unkept = unkept.subspan(bytes);
 }
 
 // ---- planted faults -------------------------------------------------------------------------------------
@@ -276,7 +353,7 @@ Status Replica::State::apply_deferred(std::uint64_t turn_limit) {
 void Replica::State::flush() {
   if (!link || link->state() == LinkState::closed) return;
   const bool heartbeat_due = reactor.now() - sent_at >= Duration{options.heartbeat.ns / 2};
-  if (received_here() > received_acknowledged || applied > applied_acknowledged || heartbeat_due)
+  if (received_here() > received_acknowledged || applied_here() > applied_acknowledged || heartbeat_due)
     send_ack(false);
   link->flush();
   follow(stats.peer_wakeups, link->counters().peer_wakeups, wakeups_seen);
@@ -289,7 +366,7 @@ void Replica::State::send_ack(bool closing) {
   frame.shard = options.shard;
   frame.closing = closing;
   frame.received_lsn = received_here();
-  frame.applied_lsn = applied;
+  frame.applied_lsn = applied_here();
   const Status sent = link->send_control(frame);
   if (!sent) {
     // link_closed is no reason of its own: the link has a better one, and may still hold batches to receive.
@@ -299,7 +376,7 @@ void Replica::State::send_ack(bool closing) {
     return;
   }
   received_acknowledged = frame.received_lsn;
-  applied_acknowledged = applied;
+  applied_acknowledged = frame.applied_lsn;
   sent_at = reactor.now();
 }
 

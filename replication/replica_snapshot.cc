@@ -1,6 +1,7 @@
 // Snapshots in: frames of ranges, and the turn in which what they made is served. The rules are in
 // snapshot_receiver.h.
 #include <algorithm>
+#include <utility>
 
 #include <tidelock/replication/wire_range.h>
 
@@ -12,9 +13,11 @@ namespace tidelock {
 /// turned into one, and what lies before it is never asked for twice.
 Status Replica::State::begin_snapshot(Lsn lsn) {
   if (!fresh) return Error(ReplicationErrc::malformed, "a range amid a stream");
-  TL_TRY(snapshot.begin(lsn, applied));
+  if (group != nullptr && prefix)
+    return Error(ReplicationErrc::malformed, "a snapshot that no hello announced");
+  TL_TRY(snapshot.begin(lsn, group != nullptr ? group->commit_lsn() : applied));
   received = lsn;
-  entry_epoch_served = entry_epoch;
+  entry_epoch_served = std::exchange(entry_epoch, {});
   set_gauge(stats.syncing, 1);
   return {};
 }
@@ -26,15 +29,26 @@ Status Replica::State::accept_range(const Batch& batch) {
   const Status added = snapshot.add_range(range, checked, received);
   checked.clear();
   TL_TRY(added);
-  commit = std::max(commit, batch.header.commit_lsn);
+  told = std::max(told, batch.header.commit_lsn);
   return {};
 }
 
-void Replica::State::finish_snapshot() {
+/// The entries that came meanwhile are of the epoch that was the sender's newest when it built the last
+/// range, and what goes on from here is held to it.
+Status Replica::State::finish_snapshot() {
+  const Epoch newest = snapshot.line().last_epoch();
+  if (newest < entry_epoch_served) return ReplicationErrc::old_epoch;
+  if (entry_epoch != Epoch{} && entry_epoch != newest) {
+    return Error(ReplicationErrc::malformed, "entries of another epoch than the snapshot's line ends with");
+  }
+  if (group != nullptr) TL_TRY(group->replace(snapshot.line(), received));
   snapshot.finish(received);
+  entry_epoch = newest;
+  prefix = true;
   bump(stats.snapshots);
   set_gauge(stats.syncing, 0);
   publish_applied(received);
+  return {};
 }
 
 /// The stream goes on from what is served.

@@ -58,6 +58,7 @@ struct Replica::State {
       : reactor(owner),
         applier(target),
         options(chosen),
+        group(chosen.group),
         snapshot(chosen.snapshot),
         history(chosen.history),
         epoch(chosen.epoch),
@@ -66,7 +67,7 @@ struct Replica::State {
   }
 
   // replica.cc
-  Status attach(std::unique_ptr<Link> next, HistoryId its_history, Epoch its_epoch);
+  Status attach(std::unique_ptr<Link> next, HistoryId its_history, Epoch its_epoch, bool snapshot_comes);
   void dismiss(const std::string& reason);
   void lose_link(bool report);
   void tick();
@@ -84,21 +85,36 @@ struct Replica::State {
   Status accept_batch(const Batch& batch);
   Status accept_frame(const Batch& batch);
   Bytes own_copy(Bytes payload);
+  Bytes copy_to_log(Bytes payload);
   Status accept_entry(const EntryView& entry, Epoch frame_epoch);
+  Status accept_epoch(const EntryView& entry, Epoch frame_epoch) const;
   Status accept_in_group(const EntryView& entry);
   Status accept_fragment(const EntryView& entry);
   Status apply_slice(std::span<const EntryView> entries);
   Status apply_checked(std::size_t count);
+  void served(std::span<const EntryView> entries);
+  void keep(std::span<const EntryView> entries);
+  void append_to_log(std::uint32_t bytes);
+  void note_commit();
   Status apply_altered(std::span<const EntryView> entries);
   void acknowledge_unchecked(Lsn last);
 
   // replica_snapshot.cc
   Status accept_range(const Batch& batch);
   Status begin_snapshot(Lsn lsn);
-  void finish_snapshot();
+  Status finish_snapshot();
   void abandon_snapshot();
-  /// What this replica says that it has. While a snapshot is under way that is what it serves.
-  [[nodiscard]] Lsn received_here() const { return snapshot.active() ? applied : received; }
+  /// What this replica says that it has. While a snapshot is under way that is what it serves; in a group,
+  /// where the primary may have another log up to that LSN, nothing.
+  [[nodiscard]] Lsn received_here() const {
+    if (!prefix) return {};
+    return snapshot.active() ? applied : received;
+  }
+  [[nodiscard]] Lsn applied_here() const { return prefix ? applied : Lsn{}; }
+  [[nodiscard]] std::uint64_t group_bytes_max() const {
+    return group == nullptr ? kGroupBytesMax
+                            : std::min<std::uint64_t>(kGroupBytesMax, group->log().capacity() / 2);
+  }
   void defer(Bytes payload, std::uint32_t turns);
   Status apply_deferred(std::uint64_t turn_limit);
   void send_ack(bool closing);
@@ -106,6 +122,7 @@ struct Replica::State {
   Reactor& reactor;
   Applier& applier;
   ReplicaOptions options;
+  GroupLog* const group;  ///< null: in none
   SnapshotReceiver snapshot;
   ReplicaStats stats;
   std::unique_ptr<Link> link;
@@ -118,7 +135,8 @@ struct Replica::State {
   bool fresh = false;          ///< the link has brought no frame yet
   Lsn received{};              ///< checked; the newest that is whole; during a snapshot in its shadow
   Lsn applied{};               ///< visible
-  Lsn commit{};
+  Lsn told{};                  ///< the primary's commit LSN
+  bool prefix = true;          ///< of the primary's log: what is served
   Assembly assembly;
   bool goodbye = false;  ///< the primary has gone in good order; what it sent before is still taken
   Lsn received_acknowledged{};
@@ -126,9 +144,11 @@ struct Replica::State {
   Instant sent_at{};
   std::uint64_t turn = 0;
   std::deque<Deferred> deferred;
-  /// Copy of the batch in hand, which `checked` points into. As large as the largest batch so far: at most
-  /// kGroupBytesMax.
+  /// Copy of the batch in hand, which `checked` points into, unless that is in the log already. As large as
+  /// the largest batch so far: at most kGroupBytesMax.
   std::vector<std::byte> staged = std::vector<std::byte>(kPollBytesMax);
+  bool in_log = false;             ///< the batch in hand was copied to where the log will have it
+  Bytes unkept;                    ///< of it, what the log does not have yet
   std::vector<EntryView> checked;  ///< of the batch in hand, not yet applied: a slice, or a group
   std::uint64_t group_bytes = 0;   ///< of the group that the next entry continues
   LsnList<Waiter> waiters;

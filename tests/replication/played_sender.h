@@ -23,7 +23,9 @@ inline constexpr Epoch kPlayedEpoch{3, 1};
 class PlayedSender {
  public:
   /// Both outlive it; the reactor is the receiver's, and turns with every frame.
-  PlayedSender(Reactor& reactor, Clock& clock) : reactor_(reactor), clock_(clock) {}
+  PlayedSender(Reactor& reactor, Clock& clock) : reactor_(reactor), clock_(clock) {
+    line.begin(kPlayedEpoch, {1});
+  }
 
   /// A new link; its other end is for the receiver.
   std::unique_ptr<Link> link() {
@@ -89,8 +91,8 @@ class PlayedSender {
     said.last = to == 0;
     said.voids = voids;
     said.lsn = {lsn};
-    said.epoch = kPlayedEpoch;
-    if (said.last) said.line.begin(kPlayedEpoch, {1});
+    said.epoch = epoch;
+    if (said.last) said.line = line;
     std::vector<std::byte> buffer(60 * 1024);
     RangeWriter writer{MutableBytes(buffer)};
     for (const EntryView& one : records) writer.add(one);
@@ -108,11 +110,15 @@ class PlayedSender {
 
   std::shared_ptr<LoopbackWire> wire;
   std::unique_ptr<LoopbackLink> near;
+  Epoch epoch = kPlayedEpoch;  ///< of its frames
+  EpochLine line;              ///< of its last range
+  Lsn commit{};                ///< of its frames
 
  private:
   void deliver(FrameHeader header, std::vector<std::byte> payload) {
     header.history = kPlayedHistory;
-    header.epoch = kPlayedEpoch;
+    header.epoch = epoch;
+    header.commit_lsn = commit;
     REQUIRE(near->attach(payload));
     const std::array<Bytes, 1> ranges{Bytes(payload)};
     REQUIRE(near->publish(header, ranges));

@@ -23,7 +23,11 @@ class ShadowApplier final : public Applier, public SnapshotTarget {
   using Map = std::map<std::string, Record>;
 
   Status apply(std::span<const EntryView> entries) override {
-    for (const EntryView& entry : entries) take(map, live_, entry);
+    for (const EntryView& entry : entries) {
+      if (entries_left == 0) return Error(ReplicationErrc::log_full, "the table has no memory");
+      --entries_left;
+      take(map, live_, entry);
+    }
     return {};
   }
   void abandon_fragments() override { live_.clear(); }
@@ -61,7 +65,8 @@ class ShadowApplier final : public Applier, public SnapshotTarget {
   int dropped = 0;
   int voided = 0;
   bool refuse = false;
-  std::size_t records_max = ~std::size_t{0};  ///< of the shadow: beyond it, it has no memory
+  std::size_t entries_left = ~std::size_t{0};  ///< that apply() takes
+  std::size_t records_max = ~std::size_t{0};   ///< of the shadow: beyond it, it has no memory
 
  private:
   Status fill(std::string& assembly, std::span<const EntryView> entries) {

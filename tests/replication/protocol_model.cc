@@ -16,7 +16,7 @@ constexpr Byte bit(Byte node) { return static_cast<Byte>(1U << node); }
 constexpr Byte counter_of(Byte epoch) { return epoch / 8; }
 constexpr Byte epoch_of(unsigned counter, Byte node) { return static_cast<Byte>(counter * 8 + node); }
 constexpr Epoch to_epoch(Byte epoch) { return {counter_of(epoch), epoch % 8U}; }
-constexpr Byte kCounterMax = 3;  // so that an epoch fits the bits of founding_promises
+constexpr Byte kCounterMax = 4;  // so that an epoch fits the bits of founding_promises
 
 bool contains(const ModelLog& log, const ModelLog& committed, Byte i) {
   return i < log.size && log.entries[i].id == committed.entries[i].id;
@@ -60,6 +60,14 @@ struct Model::Turn {
   [[nodiscard]] bool fresh(const ModelNode& x) const {
     return rules.fresh_waits_lease && s.now < x.fresh_until;
   }
+  /// Enough nodes have told it of that.
+  [[nodiscard]] bool heard(const ModelNode& x, Byte history) const {
+    return std::count(x.answers.begin(), x.answers.end(), history) >= answers_needed();
+  }
+  [[nodiscard]] bool heard_of_any(const ModelNode& x) const {
+    return std::any_of(x.answers.begin(), x.answers.end(),
+                       [&](Byte answer) { return answer != 0 && heard(x, answer); });
+  }
   [[nodiscard]] Byte answers_needed() const {
     return static_cast<Byte>(quorum.answers_needed() - (rules.asks_enough ? 0 : 1));
   }
@@ -86,16 +94,19 @@ struct Model::Turn {
     return x.memory != 0 && x.role != ModelRole::primary && s.candidacies < model.bounds_.candidacies &&
            !(rules.candidate_heeds_lease && lease_runs(x, 0));
   }
+  /// It takes part in a founding.
+  [[nodiscard]] bool may_begin(const ModelNode& x) const {
+    return x.memory == 0 && x.history == 0 && !fresh(x) && !heard_of_any(x);
+  }
   [[nodiscard]] bool may_found(const ModelNode& x) const {
-    return x.memory == 0 && x.history == 0 && !fresh(x) && s.foundings < model.bounds_.foundings &&
-           !candidate(x);
+    return may_begin(x) && s.foundings < model.bounds_.foundings && !candidate(x);
   }
   [[nodiscard]] bool may_promise(Byte i, Byte to) const {
     const ModelNode& y = node(i);
     const ModelNode& x = node(to);
     if (i == to || !candidate(x) || y.promised > x.promised || x.promise_life[i] == y.life) return false;
     if ((x.confirmed & bit(i)) != 0 || in_bag(ModelKind::promise, i, to)) return false;
-    if (x.founding != 0) return y.memory == 0 && y.history == 0 && !fresh(y);
+    if (x.founding != 0) return may_begin(y);
     if (y.memory == 0 || y.history != x.history) return false;
     if (y.following != 0 && y.promised == x.promised) return false;
     return !(rules.promise_heeds_lease && lease_runs(y, x.released));
@@ -140,10 +151,9 @@ struct Model::Turn {
     const ModelNode& p = node(to);
     if (i == to || p.role != ModelRole::primary || x.promised > epoch_of_primary(p)) return false;
     if (x.following == p.lead && p.peer_life[i] == x.life) return false;
-    if (x.memory != 0 || promised_founding(x, s.founded_by[p.history])) {
-      if (x.memory != 0 && x.history != p.history) return false;
-    } else if (fresh(x) || std::popcount(x.answers) < answers_needed() ||
-               (x.history != 0 && x.history != p.history)) {
+    if (x.memory != 0
+            ? x.history != p.history
+            : !promised_founding(x, s.founded_by[p.history]) && (fresh(x) || !heard(x, p.history))) {
       return false;
     }
     return x.lease_epoch == epoch_of_primary(p) || !rules.follow_heeds_lease || !lease_runs(x, 0);
@@ -151,8 +161,8 @@ struct Model::Turn {
   [[nodiscard]] bool may_answer(Byte i, Byte to) const {
     const ModelNode& x = node(to);
     const ModelNode& y = node(i);
-    return i != to && x.memory == 0 && !fresh(x) && y.memory != 0 && (x.answers & bit(i)) == 0 &&
-           (x.history == 0 || x.history == y.history) && !in_bag(ModelKind::answer, i, to);
+    return i != to && x.memory == 0 && !fresh(x) && y.memory != 0 && x.answers[i] != y.history &&
+           !in_bag(ModelKind::answer, i, to);
   }
   [[nodiscard]] bool may_send(Byte i, Byte to) const {
     const ModelNode& p = node(i);
@@ -164,6 +174,22 @@ struct Model::Turn {
                       x.commit < p.commit || p.applied[to] < p.log.size;
     const bool stamp = serves(p) && model.bounds_.reads > 0 && p.echo[to] != s.now + 1;
     return news || stamp;
+  }
+  /// What was before its no-op, and that not yet.
+  [[nodiscard]] bool may_send_part(Byte i, Byte to) const {
+    const ModelNode& p = node(i);
+    const ModelNode& x = node(to);
+    return s.parts < model.bounds_.parts && p.role == ModelRole::primary && i != to &&
+           p.peer_life[to] == x.life && x.following == p.lead && x.log.size + 1 < p.noop &&
+           !in_bag(ModelKind::data, i, to);
+  }
+  /// A founder's hello arrives once more, when that one leads.
+  [[nodiscard]] bool may_promise_again(Byte i, Byte to) const {
+    const ModelNode& y = node(i);
+    const ModelNode& p = node(to);
+    return s.repeats < model.bounds_.repeats && i != to && p.role == ModelRole::primary &&
+           s.founded_by[p.history] == epoch_of_primary(p) && y.promised <= epoch_of_primary(p) &&
+           may_begin(y);
   }
   [[nodiscard]] bool may_hand_over(Byte i, Byte to) const {
     const ModelNode& p = node(i);
@@ -200,7 +226,7 @@ struct Model::Turn {
         return to.role != ModelRole::primary || to.lead != message.epoch ||
                to.peer_life[message.from] != message.from_life;
       case ModelKind::answer:
-        return to.memory != 0 || (to.history != 0 && to.history != message.epoch);
+        return to.memory != 0;
       case ModelKind::lead_now:
         return to.promised != message.epoch || to.role != ModelRole::idle ||
                counter_of(to.promised) == kCounterMax;
@@ -214,7 +240,8 @@ struct Model::Turn {
 
   void rest(ModelNode& x) const {
     x.role = ModelRole::idle;
-    x.founding = x.released = x.confirmed = x.lead = x.noop = x.following = 0;
+    x.founding = x.released = x.confirmed = x.lead = x.noop = x.following = x.shadow = 0;
+    if (x.memory == 0) x.history = x.established = x.target = x.target_lead = 0;
     x.promise_life = x.promise_epoch = x.promise_size = {};
     x.peer_life = x.applied = x.echo = {};
     x.reading = x.read_size = x.read_need = x.read_at = x.read_leased = 0;
@@ -235,7 +262,8 @@ struct Model::Turn {
     ModelNode& x = node(i);
     if (x.memory != 0) return;
     x.memory = 1;
-    x.answers = x.target = x.target_lead = 0;
+    x.answers = {};
+    x.target = x.target_lead = 0;
     if ((s.lost & bit(i)) != 0) ++model.reached_.regained;
     s.lost &= static_cast<Byte>(~bit(i));
   }
@@ -284,9 +312,26 @@ struct Model::Turn {
     if (deposed) rest(y);
     if (!rules.old_epoch_refused) y.following = following;
     y.promised = x.promised;
-    if (x.founding != 0) y.founding_promises[x.promised / 8] |= bit(x.promised % 8);
+    if (x.founding != 0) y.asked_founding = x.promised, y.asked_until = s.now + kLease;
     if (x.released != 0) y.lease_epoch = y.lease_until = 0;
     put({ModelKind::promise, i, y.life, to, x.life, x.promised, y.log.last_epoch(), y.log.size, 0});
+  }
+
+  void promise_again(Byte i, Byte to) const {
+    ModelNode& y = node(i);
+    ++s.repeats;
+    rest(y);
+    y.promised = y.asked_founding = epoch_of_primary(node(to));
+    y.asked_until = s.now + kLease;
+    if (!rules.founding_is_stamped) y.founding_promises[y.promised / 8] |= bit(y.promised % 8);
+  }
+  /// A stamp of its second round goes there and back.
+  void confirm(Byte i, Byte to) const {
+    ModelNode& y = node(i);
+    ModelNode& x = node(to);
+    x.confirmed |= bit(i);
+    if (y.asked_founding == x.promised && x.founding != 0)
+      y.founding_promises[x.promised / 8] |= bit(x.promised % 8);
   }
 
   void fetch(Byte i, Byte from) const {
@@ -335,6 +380,12 @@ struct Model::Turn {
       lsn = static_cast<Byte>(kth_applied(std::span(applied).first(nodes), quorum.c).value);
     }
     if (lsn <= x.commit || (lsn < x.noop && rules.commit_needs_noop)) return;
+    if (x.established == 0 && rules.founders_hold) {
+      const auto holders =
+          std::count_if(x.applied.begin(), x.applied.end(), [&](Byte size) { return size >= x.noop; });
+      if (static_cast<unsigned>(holders) + 1 < quorum.founders_needed()) return;
+    }
+    x.established = 1;
     for (Byte e = 0; e < lsn; ++e) {
       if (e < s.committed.size) {
         if (!contains(x.log, s.committed, e)) fail("two commit in conflict");
@@ -381,30 +432,46 @@ struct Model::Turn {
     put({ModelKind::data, i, p.life, to, node(to).life, p.lead, p.log.size, p.commit, stamp});
   }
 
+  void send_part(Byte i, Byte to) const {
+    const ModelNode& p = node(i);
+    ++s.parts;
+    const Byte size = p.noop - 1;
+    put({ModelKind::data, i, p.life, to, node(to).life, p.lead, size, std::min(p.commit, size), 0});
+  }
+
   void take_data(const ModelMessage& message) const {
     ModelNode& x = node(message.to);
     const ModelLead& from = s.leads[message.epoch - 1];
     if (rules.old_epoch_refused && x.promised != from.epoch) return;
     const Byte size = message.a;
     const Byte last = x.log.last_epoch();
-    const EpochLine line = model_line(from.log, size);
-    const bool prefix =
-        rules.fork_by_epoch ? line.prefix(to_epoch(last), Lsn{x.log.size}, Lsn{size}) : x.log.size <= size;
+    if (message.c != 0) {
+      x.lease_epoch = from.epoch;
+      x.lease_until = std::max<Byte>(x.lease_until, s.now + kLease);
+    }
+    if (message.b != 0) x.established = 1;
+    // A message may be late, or end before what this node has of that primary already.
+    const EpochLine line = model_line(from.log, from.log.size);
+    const bool prefix = rules.fork_by_epoch ? line.prefix(to_epoch(last), Lsn{x.log.size}, Lsn{from.log.size})
+                                            : x.log.size <= size;
     if (prefix) {
       for (Byte e = x.log.size; e < size; ++e) x.log.entries[e] = from.log.entries[e];
-      x.log.size = size;
-    } else if (!(last == from.epoch && x.log.size > size)) {  // or the message is only late
-      ++model.reached_.forks;
+      x.log.size = std::max(x.log.size, size);
+    } else {
       if (!rules.commit_of_prefix) check_commit(x, std::min(message.b, x.log.size));
+      if (x.shadow != message.epoch) {  // what it had stays, and is what it promises by, until all has come
+        x.shadow = message.epoch;
+        const Byte counts = rules.only_whole_count ? Byte{0} : x.memory;
+        return put({ModelKind::ack, message.to, x.life, message.from, message.from_life, message.epoch, size,
+                    counts, message.c});
+      }
+      ++model.reached_.forks;
+      x.shadow = 0;
       x.log = from.log;
       for (Byte e = size; e < kEntriesMax; ++e) x.log.entries[e] = {};
       x.log.size = size;
     }
     check_commit(x, std::min(message.b, x.log.size));
-    if (message.c != 0) {
-      x.lease_epoch = from.epoch;
-      x.lease_until = std::max<Byte>(x.lease_until, s.now + kLease);
-    }
     if (x.memory == 0 && x.target_lead == message.epoch && x.log.size >= x.target) regain(message.to);
     put({ModelKind::ack, message.to, x.life, message.from, message.from_life, message.epoch, x.log.size,
          x.memory, message.c});
@@ -428,11 +495,18 @@ struct Model::Turn {
 
   void take_answer(const ModelMessage& message) const {
     ModelNode& x = node(message.to);
-    if (candidate(x)) rest(x);  // a founder that hears of a history joins it
-    x.history = message.epoch;
-    x.answers |= bit(message.from);
+    x.answers[message.from] = message.epoch;
+    const Byte began_with = s.founded_by[message.epoch];
+    const bool founder =
+        promised_founding(x, began_with) && (x.asked_founding == began_with || x.asked_until == 0);
+    // A founder that hears of enough of a history joins it, and one that promised is bound by the higher.
+    if (founder || heard(x, message.epoch) || message.a > x.promised) {
+      if (candidate(x)) rest(x);
+    }
     x.promised = std::max(x.promised, message.a);
-    if (promised_founding(x, s.founded_by[message.epoch])) regain(message.to);
+    if (!founder) return;
+    x.history = message.epoch;
+    regain(message.to);
   }
 
   void take(const ModelMessage& message) const {
@@ -512,6 +586,7 @@ struct Model::Turn {
       ModelNode& x = node(i);
       if (x.lease_until <= s.now) x.lease_until = x.lease_epoch = 0;
       if (x.fresh_until <= s.now) x.fresh_until = 0;
+      if (x.asked_until <= s.now) x.asked_until = 0;
     }
   }
 };
@@ -529,7 +604,7 @@ ModelState Model::start() const {
   state.founded_by[1] = epoch;
   for (Byte i = 0; i < bounds_.nodes; ++i) {
     ModelNode& x = state.nodes[i];
-    x.history = x.memory = x.following = 1;
+    x.history = x.memory = x.following = x.established = 1;
     x.promised = epoch;
     x.log.size = 1;
     x.log.entries[0] = {epoch, 1};
@@ -574,6 +649,8 @@ std::vector<Move> Model::moves(ModelState& state) {
       add(turn.may_send(i, to), Step::send, i, to);
       add(turn.may_answer(i, to), Step::answer, i, to);
       add(turn.may_hand_over(i, to), Step::hand_over, i, to);
+      add(turn.may_send_part(i, to), Step::send_part, i, to);
+      add(turn.may_promise_again(i, to), Step::promise_again, i, to);
     }
   }
   return all;
@@ -603,7 +680,7 @@ ModelState Model::after(const ModelState& state, const Move& move) {
       turn.promise(move.a, move.b);
       break;
     case Step::confirm:
-      next.nodes[move.b].confirmed |= bit(move.a);
+      turn.confirm(move.a, move.b);
       break;
     case Step::fetch:
       turn.fetch(move.a, move.b);
@@ -638,6 +715,12 @@ ModelState Model::after(const ModelState& state, const Move& move) {
     case Step::hand_over:
       turn.hand_over(move.a, move.b);
       break;
+    case Step::send_part:
+      turn.send_part(move.a, move.b);
+      break;
+    case Step::promise_again:
+      turn.promise_again(move.a, move.b);
+      break;
     case Step::count:
       break;
   }
@@ -647,8 +730,8 @@ ModelState Model::after(const ModelState& state, const Move& move) {
 
 std::string Model::describe(const ModelState& state, const Move& move) {
   static constexpr std::array<const char*, static_cast<std::size_t>(Step::count)> kNames{
-      "tick",  "crash",  "stand", "found",   "promise", "confirm", "fetch",    "lead",
-      "write", "attach", "send",  "deliver", "answer",  "read",    "hand over"};
+      "tick",   "crash", "stand",   "found",  "promise", "confirm",   "fetch",     "lead",         "write",
+      "attach", "send",  "deliver", "answer", "read",    "hand over", "send part", "promise again"};
   std::string text = kNames[static_cast<std::size_t>(move.step)];
   const auto number = [](Byte value) { return std::to_string(value); };
   if (move.step == Step::deliver) {

@@ -3,8 +3,9 @@
 /// see that the search in protocol_model_test.cc would notice.
 ///
 /// What it leaves out: a link's order (the bag gives messages in any order; only a peer's life is told
-/// apart), drift of clocks, fragments and groups, room in the log, a snapshot's course (a log that is no
-/// prefix is replaced in one step), a change of c, and what only decides who asks when.
+/// apart), drift of clocks, fragments and groups, room in the log, a snapshot's ranges (a log that is no
+/// prefix is replaced in two steps, and counts for nothing between), a change of c, and what only decides who
+/// asks when.
 #pragma once
 
 #include <array>
@@ -36,11 +37,14 @@ struct Rules {
   bool asks_enough = true;            ///< ... of answers_needed() others, not of one fewer
   bool promises_suffice = true;       ///< promises_needed(), not one fewer
   bool all_found = true;              ///< founders_needed(), not promises_needed()
+  bool founders_hold = true;          ///< ... and as many hold it before anything is committed in it
+  bool founding_is_stamped = true;    ///< a founder that led when it was promised gives no memory
   bool leases_suffice = true;         ///< leases_needed(), not one fewer
   bool lease_is_timed = true;         ///< the clock is read after the capture, not a tick before
   bool echo_after_capture = true;     ///< without a lease, a read waits for echoes of a later stamp
   bool hello_counts_not = true;       ///< an LSN in a hello is no acknowledgement
   bool commit_needs_noop = true;      ///< an epoch's first commit covers its no-op
+  bool only_whole_count = true;       ///< while a snapshot is under way nothing is acknowledged
   bool fork_by_epoch = true;          ///< a prefix is told by epoch and LSN, not by LSN alone
   bool commit_of_prefix = true;       ///< a commit LSN is taken only with the log
   bool old_epoch_refused = true;      ///< what comes of an epoch below the promised one is not taken
@@ -59,6 +63,8 @@ struct Bounds {
   bool founded = true;  ///< starts with node 0 as the primary of all; else with nodes that hold nothing
   Byte writes = 0, crashes = 0, candidacies = 0, ticks = 0, reads = 0, handovers = 0, foundings = 0;
   Byte losses = kNodesMax;  ///< memories that may be lost at a time
+  Byte parts = 0;           ///< frames that end before their epoch's no-op
+  Byte repeats = 0;         ///< founders' hellos that arrive once more
 };
 
 /// An epoch is counter * 8 + node. `id` tells entries apart where the protocol would not.
@@ -79,15 +85,18 @@ struct ModelNode {
   Byte history = 0;   ///< 0: none
   Byte promised = 0;  ///< an epoch
   Byte memory = 0;
+  Byte established = 0;  ///< it knows that founders_needed() hold its history
   ModelRole role = ModelRole::idle;
   Byte commit = 0;
   ModelLog log;
   Byte following = 0;  ///< a lead, from 1
+  Byte shadow = 0;     ///< the lead whose snapshot is under way
   Byte lease_epoch = 0, lease_until = 0, fresh_until = 0;
   // without memory
-  Byte answers = 0;  ///< a bit a node
+  std::array<Byte, kNodesMax> answers{};  ///< a history by node
   Byte target = 0, target_lead = 0;
-  std::array<Byte, 4> founding_promises{};  ///< a bit an epoch: those that it promised in this life
+  Byte asked_founding = 0, asked_until = 0;  ///< the last founding that it promised: its epoch
+  std::array<Byte, 5> founding_promises{};   ///< a bit an epoch: those that were stamped, in this life
   // candidate
   Byte founding = 0;   ///< the history that it would begin
   Byte released = 0;   ///< the epoch whose leases its last primary ended
@@ -125,12 +134,13 @@ struct ModelState {
   Byte now = 0, next_id = 1, histories = 0;
   std::array<Byte, 8> founded_by{};  ///< by history: the epoch it began with; 0 until it did
   Byte lost = 0;                     ///< a bit a node: it had memory and restarted
-  Byte writes = 0, crashes = 0, candidacies = 0, reads = 0, handovers = 0, foundings = 0;
+  Byte writes = 0, crashes = 0, candidacies = 0, reads = 0, handovers = 0, foundings = 0, parts = 0,
+       repeats = 0;
 };
 
 /// What a search came by, so that a model in which nothing happens is noticed.
 struct Reached {
-  std::array<std::uint64_t, 15> steps{};  ///< by Step
+  std::array<std::uint64_t, 17> steps{};  ///< by Step
   std::uint64_t commits = 0, commits_of_later_epochs = 0, leads = 0, fetches = 0, forks = 0, regained = 0,
                 founded = 0, reads_leased = 0, reads_echoed = 0, handovers = 0, void_promises = 0;
 };
@@ -151,6 +161,8 @@ enum class Step : Byte {
   answer,
   read,
   hand_over,
+  send_part,
+  promise_again,
   count
 };
 struct Move {

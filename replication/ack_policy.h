@@ -19,6 +19,8 @@ class AckPolicy {
   [[nodiscard]] virtual ReplicationErrc expired() const { return ReplicationErrc::outcome_unknown; }
   /// True: what a link took counts as applied by its replica.
   [[nodiscard]] virtual bool counts_sent() const { return false; }
+  /// True: a replica counts while it gets a snapshot.
+  [[nodiscard]] virtual bool counts_syncing() const { return false; }
   /// True: log bytes are free once their replica has acknowledged them, whatever the link still reads.
   [[nodiscard]] virtual bool releases_on_ack() const { return false; }
   /// True: log bytes that only closed links may still read are free.

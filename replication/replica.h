@@ -50,6 +50,8 @@ class ApplyPolicy {
   [[nodiscard]] virtual Lsn resume_from(Lsn applied) const { return applied; }
   /// True: a commit LSN that a control frame brings counts as applied here.
   [[nodiscard]] virtual bool believes_notification() const { return false; }
+  /// True: a frame of an older epoch than the primary's hello is taken like others.
+  [[nodiscard]] virtual bool accepts_old_epoch() const { return false; }
   /// Up to which LSN those who wait are woken.
   [[nodiscard]] virtual Lsn wakes_to(Lsn applied) const { return applied; }
   /// Entries that were checked, before they reach the table.

@@ -117,7 +117,8 @@ Status Replica::State::accept_header(const FrameHeader& header) const {
 
 Status Replica::State::accept_context(const FrameHeader& header) const {
   if (header.history != history || header.shard != options.shard) return ReplicationErrc::wrong_context;
-  if (header.epoch < epoch) return ReplicationErrc::old_epoch;
+  const bool takes_any = options.policy != nullptr && options.policy->accepts_old_epoch();
+  if (header.epoch < epoch) return takes_any ? Status() : Status(ReplicationErrc::old_epoch);
   if (header.epoch > epoch) return Error(ReplicationErrc::malformed, "an epoch that no hello announced");
   return {};
 }
@@ -212,7 +213,8 @@ Status Replica::State::accept_entry(const EntryView& entry, Epoch frame_epoch) {
 }
 
 Status Replica::State::accept_epoch(const EntryView& entry, Epoch frame_epoch) const {
-  if (entry.epoch < entry_epoch) return ReplicationErrc::old_epoch;
+  const bool takes_any = options.policy != nullptr && options.policy->accepts_old_epoch();
+  if (entry.epoch < entry_epoch && !takes_any) return ReplicationErrc::old_epoch;
   if (entry.epoch > frame_epoch)
     return Error(ReplicationErrc::malformed, "an entry of a later epoch than its frame");
   // A snapshot brings the line that its live entries are of.

@@ -5,6 +5,7 @@
 
 #include <tidelock/base/counter.h>
 #include <tidelock/reactor/reactor.h>
+#include <tidelock/replication/ack_policy.h>
 #include <tidelock/replication/errc.h>
 #include <tidelock/replication/sender.h>
 
@@ -53,7 +54,7 @@ Status Sender::attach_snapshot(std::unique_ptr<Link> link, Follower follower) {
   Peer peer;
   peer.follower = follower;
   peer.snapshot = std::make_unique<SnapshotSender>(*options_.snapshots);
-  peer.syncing = true;
+  peer.syncing = options_.policy == nullptr || !options_.policy->counts_syncing();
   peer.cursor = peer.completed = log_.end();
   peer.sent = follower.last;
   add_peer(std::move(peer), std::move(link));

@@ -2,6 +2,8 @@
 #include "checks.h"
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <doctest/doctest.h>
 
@@ -92,6 +94,43 @@ TEST_CASE("sim/checks: an acknowledgement is true if some node has come so far")
   line.applied(3, Lsn{1});
   CHECK_FALSE(check_acked(line, Lsn{3}, AckLevel::applied));
   CHECK(check_acked(line, Lsn{4}, AckLevel::applied));
+}
+
+TEST_CASE("sim/checks: what as many replicas have to have, as many have, each counted once") {
+  Line line = line_by_hand();
+  line.applied(2, Lsn{3});
+  line.applied(2, Lsn{4});
+  // 1: one has it. Expect: true of one, not of two
+  CHECK_FALSE(check_acked(line, Lsn{3}, AckLevel::applied, 1));
+  CHECK(check_acked(line, Lsn{3}, AckLevel::applied, 2));
+  CHECK_FALSE(check_commit(line, Lsn{0}, Lsn{3}, 1));
+  CHECK(check_commit(line, Lsn{0}, Lsn{3}, 2));
+  // 2: another one has received it. Expect: received by two, applied by one
+  line.received(3, Lsn{3});
+  CHECK_FALSE(check_acked(line, Lsn{3}, AckLevel::received, 2));
+  CHECK(check_acked(line, Lsn{3}, AckLevel::applied, 2));
+  line.applied(3, Lsn{3});
+  CHECK_FALSE(check_commit(line, Lsn{0}, Lsn{3}, 2));
+  CHECK(check_commit(line, Lsn{0}, Lsn{4}, 2));
+  // 3: none needed. Expect: what is written is committed, and nothing else
+  const Line alone = line_by_hand();
+  CHECK_FALSE(check_commit(alone, Lsn{0}, Lsn{4}, 0));
+  CHECK(check_commit(alone, Lsn{0}, Lsn{5}, 0));
+  CHECK_FALSE(check_enough(2, 2));
+  CHECK(check_enough(1, 2));
+}
+
+TEST_CASE("sim/checks: a snapshot's record is the write that was made at its LSN, whatever its epoch") {
+  const Line line = line_by_hand();
+  CHECK_FALSE(check_record(line, Lsn{2}, {3, 2, Epoch{}, kBytes}));
+  CHECK(check_record(line, Lsn{1}, {3, 2, Epoch{}, kBytes}));
+  CHECK(check_record(line, Lsn{2}, {5, 2, Epoch{}, kBytes}));
+  CHECK(check_record(line, Lsn{2}, {3, 2, Epoch{}, kBytes - 1}));
+  CHECK(check_record(line, Lsn{9}, {3, 2, Epoch{}, kBytes}));
+  // What it holds at an LSN.
+  for (const auto& [lsn, value] :
+       std::vector<std::pair<std::uint64_t, std::uint64_t>>{{0, 0}, {1, 1}, {2, 2}, {3, 2}, {4, 0}, {9, 0}})
+    CHECK(line.value_at(3, Lsn{lsn}) == value);
 }
 
 TEST_CASE("sim/checks: only a log into which more was written than it holds leaves a node behind") {

@@ -23,6 +23,9 @@ struct ReleasesOnAck final : AckPolicy {
 struct ForgetsClosedLinks final : AckPolicy {
   [[nodiscard]] bool forgets_closed_links() const override { return true; }
 };
+struct FindsWhatWas final : TablePolicy {
+  [[nodiscard]] bool finds_what_was() const override { return true; }
+};
 
 /// Nothing: there is none of that name.
 [[nodiscard]] inline std::optional<Planted> planted_bug(std::string_view name) {
@@ -30,6 +33,7 @@ struct ForgetsClosedLinks final : AckPolicy {
   static const ResumesOffByOne resumes_off_by_one{};
   static const ReleasesOnAck releases_on_ack{};
   static const ForgetsClosedLinks forgets_closed_links{};
+  static const FindsWhatWas finds_what_was{};
   Planted planted;
   if (name == "acknowledges_unchecked") {
     planted.apply = &acknowledges_unchecked;
@@ -39,6 +43,8 @@ struct ForgetsClosedLinks final : AckPolicy {
     planted.ack = &releases_on_ack;
   } else if (name == "forgets_closed_links") {
     planted.ack = &forgets_closed_links;
+  } else if (name == "finds_what_was") {
+    planted.table = &finds_what_was;
   } else {
     return std::nullopt;
   }

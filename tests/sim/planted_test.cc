@@ -52,6 +52,12 @@ void find(const AckPolicy& policy, const std::string& checker) {
   find(planted, checker);
 }
 
+void find(const TablePolicy& policy, const std::string& checker) {
+  Planted planted;
+  planted.table = &policy;
+  find(planted, checker);
+}
+
 }  // namespace
 
 TEST_CASE("sim/planted: ack before apply: a receipt is out before its write is visible") {
@@ -173,4 +179,45 @@ TEST_CASE("sim/planted: data before hello: a link is on the primary's core befor
   Planted planted;
   planted.attaches_before_answer = true;
   find(planted, "link_contract");
+}
+
+TEST_CASE("sim/planted: old epoch accepted: a frame of an epoch that is over is taken") {
+  struct : ApplyPolicy {
+    bool accepts_old_epoch() const override { return true; }
+  } policy;
+  find(policy, "intact");
+  find(policy, "log_prefix");
+}
+
+TEST_CASE("sim/planted: snapshot skips moved: a snapshot walks places, and an erase moves a record") {
+  struct : TablePolicy {
+    bool walks_places() const override { return true; }
+  } policy;
+  find(policy, "snapshot");
+}
+
+TEST_CASE("sim/planted: void ignored: a record that is gone is sent to its end, and stands there for good") {
+  const FindsWhatWas policy{};
+  find(policy, "snapshot");
+}
+
+TEST_CASE("sim/planted: an erase does not reach the shadow of a snapshot") {
+  struct : TablePolicy {
+    bool keeps_erased() const override { return true; }
+  } policy;
+  find(policy, "snapshot");
+}
+
+TEST_CASE("sim/planted: swap before complete: readers see a snapshot before it is whole") {
+  struct : TablePolicy {
+    bool serves_shadow() const override { return true; }
+  } policy;
+  find(policy, "no_older_read");
+}
+
+TEST_CASE("sim/planted: syncing counts: who gets a snapshot is taken for one that has everything") {
+  struct : AckPolicy {
+    bool counts_syncing() const override { return true; }
+  } policy;
+  find(policy, "below_c");
 }

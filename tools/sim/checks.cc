@@ -34,6 +34,15 @@ bool Line::stood(std::uint32_t key, std::uint64_t value, Lsn from) const {
   return held == value;
 }
 
+std::uint64_t Line::value_at(std::uint32_t key, Lsn lsn) const {
+  std::uint64_t held = 0;
+  for (const Change& change : changes_[key]) {
+    if (change.lsn > lsn) break;
+    held = change.value;
+  }
+  return held;
+}
+
 Violation check_read(const Line& line, std::uint32_t key, std::uint64_t found, Lsn floor) {
   if (line.stood(key, found, floor)) return std::nullopt;
   return fmt::format("\"{}\" reads as {}, and has not stood so since LSN {}", key_text(key),
@@ -53,23 +62,36 @@ Violation check_entry(const Line& line, Lsn lsn, const Written& entry) {
                      entry_text(*written));
 }
 
-Violation check_acked(const Line& line, Lsn lsn, AckLevel level) {
-  if (level == AckLevel::local) return std::nullopt;
-  const bool applied = level == AckLevel::applied;
-  for (const auto& [node, marks] : line.marks()) {
-    if ((applied ? marks.applied : marks.received) >= lsn) return std::nullopt;
-  }
-  return fmt::format("LSN {} was acknowledged as {}, and no node has", lsn.value,
-                     applied ? "applied" : "received");
+Violation check_record(const Line& line, Lsn lsn, Written entry) {
+  if (const Written* const written = line.at(lsn)) entry.epoch = written->epoch;
+  return check_entry(line, lsn, entry);
 }
 
-Violation check_commit(const Line& line, Lsn before, Lsn commit) {
+Violation check_acked(const Line& line, Lsn lsn, AckLevel level, std::uint32_t replicas) {
+  if (level == AckLevel::local) return std::nullopt;
+  const bool applied = level == AckLevel::applied;
+  const auto have = std::count_if(line.marks().begin(), line.marks().end(), [&](const auto& node) {
+    return (applied ? node.second.applied : node.second.received) >= lsn;
+  });
+  if (have >= std::int64_t{replicas}) return std::nullopt;
+  return fmt::format("LSN {} was acknowledged as {} by {}, and {} nodes have", lsn.value,
+                     applied ? "applied" : "received", replicas, have);
+}
+
+Violation check_commit(const Line& line, Lsn before, Lsn commit, std::uint32_t replicas) {
   if (commit < before) return fmt::format("the commit LSN fell from {} to {}", before.value, commit.value);
   if (commit == before) return std::nullopt;
-  for (const auto& [node, marks] : line.marks()) {
-    if (marks.applied >= commit) return std::nullopt;
-  }
-  return fmt::format("commit LSN {}, and no node has applied it", commit.value);
+  if (commit > line.last()) return fmt::format("commit LSN {}, and nobody wrote that", commit.value);
+  const auto have = std::count_if(line.marks().begin(), line.marks().end(),
+                                  [&](const auto& node) { return node.second.applied >= commit; });
+  if (have >= std::int64_t{replicas}) return std::nullopt;
+  return fmt::format("commit LSN {}, and {} of the {} nodes that it takes have applied it", commit.value,
+                     have, replicas);
+}
+
+Violation check_enough(std::size_t whole, std::uint32_t c) {
+  if (whole >= c) return std::nullopt;
+  return fmt::format("a write is taken with {} of the {} replicas that it takes", whole, c);
 }
 
 Violation check_told(const Line& line, Lsn before, Lsn commit) {

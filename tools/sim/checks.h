@@ -28,11 +28,18 @@ using Violation = std::optional<std::string>;
 /// log_prefix: an entry is the one that was written at its LSN.
 [[nodiscard]] Violation check_entry(const Line& line, Lsn lsn, const Written& entry);
 
-/// acked: of a success of `level`: a node had come so far, one that died since included.
-[[nodiscard]] Violation check_acked(const Line& line, Lsn lsn, AckLevel level);
+/// snapshot: a record of one is a write that was made at its LSN. `entry`: of which the epoch is not known.
+[[nodiscard]] Violation check_record(const Line& line, Lsn lsn, Written entry);
 
-/// one_commit: a commit LSN never falls, and covers only what a node has applied.
-[[nodiscard]] Violation check_commit(const Line& line, Lsn before, Lsn commit);
+/// acked: of a success of `level` at so many `replicas`: as many nodes had come so far, those that died since
+/// included.
+[[nodiscard]] Violation check_acked(const Line& line, Lsn lsn, AckLevel level, std::uint32_t replicas = 1);
+
+/// one_commit: a commit LSN never falls, and covers only what so many nodes have applied; 0: what is written.
+[[nodiscard]] Violation check_commit(const Line& line, Lsn before, Lsn commit, std::uint32_t replicas = 1);
+
+/// below_c: nothing is appended with fewer whole replicas than that.
+[[nodiscard]] Violation check_enough(std::size_t whole, std::uint32_t c);
 
 /// excused: a node that stands at `last` is left behind only by a log into which more was written since than
 /// it holds. `under_way`: at most so much of a put that is not whole yet stands in it, too.

@@ -36,6 +36,26 @@ struct CallCounts {
   }
 };
 
+/// What became of those whom the log had left behind, and of writes with too few replicas.
+struct SyncCounts {
+  std::uint64_t snapshots = 0;  ///< begun
+  std::uint64_t whole = 0;      ///< of those
+  std::uint64_t broken = 0;     ///< likewise
+  std::uint64_t ranges = 0;     ///< that left
+  std::uint64_t voids = 0;      ///< records that went while their pieces were on their way
+  std::uint64_t drops = 0;      ///< of replicas that stood in the way of an append
+  std::uint64_t below_c = 0;    ///< writes that were refused
+  void add(const SyncCounts& other) {
+    snapshots += other.snapshots;
+    whole += other.whole;
+    broken += other.broken;
+    ranges += other.ranges;
+    voids += other.voids;
+    drops += other.drops;
+    below_c += other.below_c;
+  }
+};
+
 struct Call {
   CallKind kind = CallKind::get;
   std::size_t line = 0;

@@ -51,6 +51,8 @@ class Line {
   }
   /// The key stood so at some LSN from `from` on.
   [[nodiscard]] bool stood(std::uint32_t key, std::uint64_t value, Lsn from) const;
+  /// What the key held after the entry `lsn`.
+  [[nodiscard]] std::uint64_t value_at(std::uint32_t key, Lsn lsn) const;
   /// What the key holds after all that was written.
   [[nodiscard]] std::uint64_t newest(std::uint32_t key) const {
     return changes_[key].empty() ? 0 : changes_[key].back().value;

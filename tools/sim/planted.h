@@ -6,11 +6,14 @@
 #include <tidelock/replication/primary.h>
 #include <tidelock/replication/replica.h>
 
+#include "node_table.h"
+
 namespace tidelock::sim {
 
 struct Planted {
   const ApplyPolicy* apply = nullptr;
   const AckPolicy* ack = nullptr;
+  const TablePolicy* table = nullptr;
   /// False: a core goes to sleep without a second look at its sources.
   bool looks_before_sleep = true;
   /// True: a primary has a link on its core before its peer's hello was answered.

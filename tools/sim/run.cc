@@ -27,6 +27,7 @@ RunResult run_seed(const RunOptions& options) {
     streams.run();
     result.counts = streams.counts();
     result.calls = streams.calls();
+    result.syncs = streams.syncs();
     result.undecided = streams.undecided();
     result.behind_log = streams.behind_log();
     result.restarted = streams.restarted();

@@ -37,6 +37,7 @@ struct RunResult {
   std::uint64_t restarted = 0;
   FaultCounts counts;
   CallCounts calls;
+  SyncCounts syncs;
   std::vector<std::string> trace;
   std::vector<std::uint64_t> hashes;
 };

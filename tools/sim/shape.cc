@@ -42,6 +42,21 @@ Shape draw_shape(const Streams& streams) {
   shape.wire.bytes_a_second = 50'000'000ULL << random.below(8);
   shape.wire.latency_least = draw_magnitude(random, nanoseconds(500), microseconds(20));
   shape.wire.latency_most = shape.wire.latency_least * draw(random, 1, 8);
+
+  Random group = streams.make("shape", 1);
+  if (!one_in(group, 3)) shape.c = static_cast<std::uint32_t>(draw(group, 0, shape.replicas));
+  // All of them at once is a group that stands still with each fault of each.
+  if (shape.replicas > 1 && shape.c == shape.replicas && one_in(group, 2)) shape.c = 1;
+  shape.snapshots = !one_in(group, 10);
+  shape.heavy = one_in(group, 3);
+  if (shape.heavy) {
+    if (one_in(group, 2))
+      shape.last_starts_at = Instant{} + draw(group, Duration{0}, Duration{shape.faults_until.ns});
+    shape.keys *= 2;
+    shape.log_bytes = one_of(group, {64ULL << 10, 64ULL << 10, 256ULL << 10});
+    // So slow that a snapshot lasts, and other faults befall it.
+    if (!one_in(group, 3)) shape.wire.bytes_a_second = 500'000ULL << group.below(5);
+  }
   return shape;
 }
 

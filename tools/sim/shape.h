@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include <tidelock/base/time.h>
 #include <tidelock/replication/primary.h>
@@ -20,6 +21,12 @@ struct Shape {
   std::uint32_t calls = 300;
   Instant faults_until{};
   std::uint64_t log_bytes = 1 << 20;
+  std::optional<std::uint32_t> c;  ///< see PrimaryOptions
+  bool snapshots = true;           ///< the primary sends them
+  /// So much is written that a snapshot has many ranges, and many erases, large values, and writes while a
+  /// snapshot is under way.
+  bool heavy = false;
+  Instant last_starts_at{};  ///< the replica with the greatest number
   Duration heartbeat{};
   Duration link_timeout{};
   NodeOptions node;
@@ -30,6 +37,9 @@ inline constexpr std::size_t kLargeValueBytesLeast = 33'000;
 inline constexpr std::size_t kLargeValueBytesMost = 93'000;
 /// What one of them takes up in a log at most, with its key.
 inline constexpr std::uint64_t kLargePutBytesMost = kLargeValueBytesMost + 1'000;
+
+/// How many replicas make a write committed, and are waited for by who does not say.
+[[nodiscard]] inline std::uint32_t replicas_to_commit(const Shape& shape) { return shape.c.value_or(1); }
 
 [[nodiscard]] Shape draw_shape(const Streams& streams);
 

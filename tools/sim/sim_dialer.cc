@@ -146,10 +146,12 @@ void SimDialer::make_wire(Arrival& arrival) {
   const FrameContext context{arrival.ours.history, arrival.ours.generation, ShardId{}};
   arrival.wire = Wire::make(scene_.world, scene_.counts, number, context, scene_.shape.wire);
   arrival.wire->await_answer();
+  arrival.wire->set_peer({arrival.theirs.node, arrival.ours.flags.snapshot});
   arrival.wire->watch({[line = life.line, node = arrival.theirs.node](Lsn lsn) { line->received(node, lsn); },
                        [this, line = life.line](Lsn commit) {
                          line->told(commit);
-                         scene_.check("one_commit", "node 1 tells", check_commit(*line, Lsn{}, commit));
+                         scene_.check("one_commit", "node 1 tells",
+                                      check_commit(*line, Lsn{}, commit, replicas_to_commit(scene_.shape)));
                        }});
   std::erase_if(peer.wires, [](const auto& wire) { return wire.expired(); });
   peer.wires.push_back(arrival.wire);
@@ -176,7 +178,9 @@ void SimDialer::accept(std::size_t index) {
 void SimDialer::attach(std::size_t index) {
   Arrival& arrival = *arrivals_[index];
   // What fails has closed the link, and the peer hears of that.
-  static_cast<void>(primary_.life().admission->attach(std::move(arrival.link), arrival.theirs, arrival.ours));
+  const Status attached =
+      primary_.life().admission->attach(std::move(arrival.link), arrival.theirs, arrival.ours);
+  if (attached && arrival.ours.flags.snapshot && snapshot_begins_) snapshot_begins_();
 }
 
 // ---- the answer -----------------------------------------------------------------------------------------

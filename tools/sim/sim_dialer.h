@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,8 @@ class SimDialer final : public EventTarget {
 
   /// What that replica dials with.
   [[nodiscard]] Dialer& of(std::size_t replica) { return *ends_[replica]; }
+  /// Called in a turn of the primary's core in which it takes a link that gets a snapshot.
+  void on_snapshot(std::function<void()> begins) { snapshot_begins_ = std::move(begins); }
   /// Nobody is heard any more.
   void stop() { stopped_ = true; }
   /// The newest wire of a replica that still has an end; null: none has.
@@ -129,6 +132,7 @@ class SimDialer final : public EventTarget {
   std::vector<Peer> peers_;
   std::vector<std::shared_ptr<Message>> messages_;
   std::vector<std::unique_ptr<Arrival>> arrivals_;
+  std::function<void()> snapshot_begins_;
   bool stopped_ = false;
 };
 

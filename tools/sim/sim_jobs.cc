@@ -25,17 +25,21 @@ constexpr std::chrono::milliseconds kGapMax{200};
 // ---- what a worker says: a line when it begins a seed, a line with its result ----------------------------
 
 std::string encode(const RunResult& result) {
-  nlohmann::json json = {{"seed", result.seed},
-                         {"hash", result.trace_hash},
-                         {"events", result.events},
-                         {"simulated", result.simulated_ns},
-                         {"undecided", result.undecided},
-                         {"behind", result.behind_log},
-                         {"restarted", result.restarted},
-                         {"trace", result.trace},
-                         {"calls",
-                          {result.calls.ok, result.calls.not_done, result.calls.unknown,
-                           result.calls.replica_reads, result.calls.receipt_reads}}};
+  nlohmann::json json = {
+      {"seed", result.seed},
+      {"hash", result.trace_hash},
+      {"events", result.events},
+      {"simulated", result.simulated_ns},
+      {"undecided", result.undecided},
+      {"behind", result.behind_log},
+      {"restarted", result.restarted},
+      {"trace", result.trace},
+      {"calls",
+       {result.calls.ok, result.calls.not_done, result.calls.unknown, result.calls.replica_reads,
+        result.calls.receipt_reads}},
+      {"syncs",
+       {result.syncs.snapshots, result.syncs.whole, result.syncs.broken, result.syncs.ranges,
+        result.syncs.voids, result.syncs.drops, result.syncs.below_c}}};
   for (const Failure& failure : result.failures)
     json["failures"].push_back({failure.checker, failure.at.ns, failure.event, failure.text});
   for (const FaultCounts::Count& count : result.counts.of)
@@ -56,6 +60,8 @@ RunResult decode(const std::string& line) {
   result.restarted = json["restarted"];
   result.trace = json["trace"].get<std::vector<std::string>>();
   result.calls = {json["calls"][0], json["calls"][1], json["calls"][2], json["calls"][3], json["calls"][4]};
+  const auto& syncs = json["syncs"];
+  result.syncs = {syncs[0], syncs[1], syncs[2], syncs[3], syncs[4], syncs[5], syncs[6]};
   if (json.contains("failures")) {
     for (const auto& each : json["failures"])
       result.failures.push_back({each[0], Instant{each[1]}, each[2], each[3]});
@@ -242,6 +248,7 @@ class Jobs {
     totals_.events += result.events;
     totals_.simulated_ns += result.simulated_ns;
     totals_.calls.add(result.calls);
+    totals_.syncs.add(result.syncs);
     totals_.trace_hash = result.trace_hash;
     totals_.trace = std::move(result.trace);
     for (std::size_t i = 0; i < kFaultKinds; ++i) {

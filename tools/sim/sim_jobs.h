@@ -44,6 +44,7 @@ struct JobTotals {
   std::uint64_t simulated_ns = 0;
   FaultCounts counts;
   CallCounts calls;
+  SyncCounts syncs;
   std::array<std::uint64_t, kFaultKinds> seeds_with{};   ///< in which a kind was injected
   std::map<std::uint64_t, std::vector<Failure>> failed;  ///< by seed
   std::uint64_t trace_hash = 0;                          ///< of the newest seed

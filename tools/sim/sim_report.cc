@@ -62,6 +62,11 @@ std::string results(const SimReport& report) {
       "load: {} calls ok, {} not done, {} unknown; {} reads at replicas, {} of them after a receipt\n",
       totals.calls.ok, totals.calls.not_done, totals.calls.unknown, totals.calls.replica_reads,
       totals.calls.receipt_reads);
+  text += fmt::format(
+      "catch-up: {} snapshots, {} whole, {} broken off, {} ranges, {} records void; {} replicas dropped for "
+      "room, {} writes refused below c\n",
+      totals.syncs.snapshots, totals.syncs.whole, totals.syncs.broken, totals.syncs.ranges,
+      totals.syncs.voids, totals.syncs.drops, totals.syncs.below_c);
   text += fmt::format("operator: {} refused replicas started again, empty\n", totals.restarted);
   text += fmt::format(
       "sim: {} {}, {} passed, {} failed, {} undecided, {} excused, {} events, {} simulated in {}{}\n",
@@ -113,6 +118,14 @@ nlohmann::json to_json(const SimReport& report) {
                            {"unknown", totals.calls.unknown},
                            {"replica_reads", totals.calls.replica_reads},
                            {"receipt_reads", totals.calls.receipt_reads}}},
+                         {"syncs",
+                          {{"snapshots", totals.syncs.snapshots},
+                           {"whole", totals.syncs.whole},
+                           {"broken", totals.syncs.broken},
+                           {"ranges", totals.syncs.ranges},
+                           {"voids", totals.syncs.voids},
+                           {"drops", totals.syncs.drops},
+                           {"below_c", totals.syncs.below_c}}},
                          {"faults", faults}};
   if (report.seeds == 1 && totals.seeds() == 1) {
     json["trace_hash"] = fmt::format("{:016x}", totals.trace_hash);

@@ -17,7 +17,9 @@
 
 #include "checks.h"
 #include "faults.h"
+#include "history.h"
 #include "node.h"
+#include "node_table.h"
 #include "oracle.h"
 #include "planted.h"
 #include "shape.h"
@@ -31,6 +33,7 @@ struct Scene {
   const Shape& shape;
   Oracle& oracle;
   FaultCounts& counts;
+  SyncCounts& syncs;
   Planted planted;
 
   void check(const char* checker, const std::string& who, const Violation& violation) const {
@@ -44,8 +47,8 @@ struct PrimaryLife {
   std::unique_ptr<Admission> admission;
   Line* line = nullptr;
   Epoch epoch{};
-  std::vector<std::uint64_t> table;  ///< by key, what it holds; 0: nothing
-  bool dying = false;                ///< killed; its fibers are being unwound
+  std::unique_ptr<NodeTable> table;
+  bool dying = false;  ///< killed; its fibers are being unwound
   LogFollower follower;
   Lsn commit{};
 };
@@ -58,6 +61,10 @@ class PrimaryHost {
   [[nodiscard]] Node& node() { return node_; }
   [[nodiscard]] PrimaryLife& life() { return *life_; }
   [[nodiscard]] bool up() const { return node_.up(); }
+  /// Nodes that it has a link with and that have no snapshot under way, as the world knows.
+  [[nodiscard]] std::size_t whole_nodes() const;
+  /// What its life has counted so far is added to the run's; once a life.
+  void count() const;
 
  private:
   void after_turn();
@@ -67,30 +74,49 @@ class PrimaryHost {
   std::unique_ptr<PrimaryLife> life_;
 };
 
-/// Applies to a table of numbers and checks every entry against what was written.
-class RecordingApplier final : public Applier {
+/// Applies to a table and checks every entry, and every record of a snapshot, against what was written.
+class RecordingApplier final : public Applier, public SnapshotTarget {
  public:
   RecordingApplier(const Scene& scene, std::uint32_t node);
+
   Status apply(std::span<const EntryView> entries) override;
   void abandon_fragments() override { piece_.clear(); }
+
+  Status begin_shadow() override;
+  Status apply_live(std::span<const EntryView> entries) override;
+  Status add_records(std::span<const EntryView> entries) override;
+  void void_record() override;
+  void swap_shadow(Lsn lsn) override;
+  void drop_shadow() override;
 
   /// The history whose entries come.
   void follow(Line& line) { line_ = &line; }
   [[nodiscard]] Line* line() const { return line_; }
-  [[nodiscard]] std::uint64_t at(std::uint32_t key) const { return table_[key]; }
-  [[nodiscard]] const std::vector<std::uint64_t>& table() const { return table_; }
+  /// What the key holds, 0: nothing.
+  [[nodiscard]] std::uint64_t at(std::uint32_t key) const;
   /// Whose batches are being applied; null: nobody's.
   void set_wire(const std::shared_ptr<Wire>& wire) { wire_ = wire; }
 
  private:
-  void take(const EntryView& entry, Bytes key, Bytes value, bool erases);
+  /// Nothing: it is damaged, which is said.
+  [[nodiscard]] std::optional<Written> decode(const EntryView& entry, Bytes key, Bytes value) const;
+  /// Calls `take(entry, key, value)` for each entry that is whole. `piece`: of the one whose fragments come.
+  template <class Take>
+  void each_whole(std::span<const EntryView> entries, std::string& piece, const Take& take);
+  void take(const EntryView& entry, Bytes key, Bytes value);
+  void take_live(const EntryView& entry, Bytes key, Bytes value);
+  void take_record(const EntryView& entry, Bytes key, Bytes value);
+  [[nodiscard]] std::string who() const { return "node " + std::to_string(node_); }
 
   Scene scene_;
   std::uint32_t node_;
   Line* line_ = nullptr;
   Lsn last_{};
-  std::vector<std::uint64_t> table_;
+  NodeTable table_;
   std::string piece_;
+  Lsn shadow_last_{};  ///< of the live entries in it; 0: none yet
+  std::string shadow_piece_;
+  std::string record_piece_;
   std::weak_ptr<Wire> wire_;
 };
 
@@ -121,6 +147,8 @@ class ReplicaHost final : private FollowingObserver {
   }
   [[nodiscard]] Node& node() { return node_; }
   [[nodiscard]] ReplicaLife& life() { return *life_; }
+  [[nodiscard]] const ReplicaLife& life() const { return *life_; }
+  [[nodiscard]] std::uint32_t number() const { return node_.number(); }
   [[nodiscard]] bool up() const { return node_.up(); }
   [[nodiscard]] std::string name() const { return "node " + std::to_string(node_.number()); }
 

@@ -14,6 +14,7 @@ namespace {
 
 constexpr Duration kLookEvery = milliseconds(100);
 constexpr Duration kSettleMost = seconds(20);
+constexpr Duration kTurnMost = seconds(70);  ///< that a replica may wait for its next snapshot
 constexpr Duration kEndMost = seconds(10);
 
 }  // namespace
@@ -28,12 +29,13 @@ StreamsWorld::StreamsWorld(World& world, const Streams& streams, std::vector<Fau
       stalls_before_(shape_.replicas + 1),
       slow_until_(shape_.replicas + 1) {
   shape_.node.looks_before_sleep = planted.looks_before_sleep;
-  const Scene scene{world, shape_, oracle_, counts_, planted};
+  const Scene scene{world, shape_, oracle_, counts_, syncs_, planted};
   primary_ = std::make_unique<PrimaryHost>(scene);
   for (std::uint32_t i = 0; i < shape_.replicas; ++i)
     replicas_.push_back(std::make_unique<ReplicaHost>(scene, i));
   dialer_ = std::make_unique<SimDialer>(scene, *primary_, replicas_);
   workload_ = std::make_unique<Workload>(scene, *primary_, replicas_, history_);
+  dialer_->on_snapshot([this] { workload_->snapshot_begins(); });
 }
 
 StreamsWorld::~StreamsWorld() {
@@ -62,7 +64,8 @@ void StreamsWorld::start_replica(std::size_t replica) {
 
 void StreamsWorld::run() {
   start_primary();
-  for (std::size_t i = 0; i < replicas_.size(); ++i) start_replica(i);
+  for (std::size_t i = 0; i + 1 < replicas_.size(); ++i) start_replica(i);
+  world_.schedule(shape_.last_starts_at, target_, restart, replicas_.size());
   for (std::size_t i = 0; i < plan_.size(); ++i) world_.schedule(plan_[i].at, target_, fault_due, i);
   world_.schedule(world_.now() + kLookEvery, target_, look);
   world_.run_until(shape_.faults_until);
@@ -71,15 +74,20 @@ void StreamsWorld::run() {
   workload_->stop();
   dialer_->heal();
   for (std::size_t i = 0; i <= replicas_.size(); ++i) node(i).heal();
-  const Instant last = world_.now() + kSettleMost;
+  Instant last = world_.now() + kSettleMost;
+  const Instant last_turn = world_.now() + kTurnMost;
   do {
     world_.run_for(kLookEvery);
-    if (!settled() || followers() == 0) continue;
+    for (std::size_t i = 0; i < replicas_.size(); ++i) {
+      if (waits_its_turn(i)) last = std::max(last, std::min(last_turn, world_.now()) + kSettleMost);
+    }
+    if (!settled() || !enough()) continue;
     workload_->last_put(seconds(1));  // one that nobody has; a link that is broken without a word shows now
     world_.run_for(kLookEvery * 3);
-  } while (!(settled() && (workload_->succeeded() || followers() == 0)) && world_.now() < last &&
-           !world_.stopped());
+  } while (!(settled() && (workload_->succeeded() || !enough())) && world_.now() < last && !world_.stopped());
+  if (primary_->up()) primary_->count();
   if (world_.stopped()) return;
+  over_ = true;
   check_converged();
   check_linearizable();
   check_nothing_left();
@@ -148,7 +156,7 @@ void StreamsWorld::inject_on_wire(const Fault& fault, Wire& wire) {
     case FaultKind::corrupt:
       if (detail % 4 == 0)
         return wire.corrupt_control((detail & 4) != 0 ? Side::primary : Side::replica, some);
-      return wire.corrupt_batch(static_cast<Wire::Damage>(detail / 4 % 3), some);
+      return wire.corrupt_batch(static_cast<Wire::Damage>(detail / 4 % 4), some);
     case FaultKind::notify_before_data:
       return wire.notify_early(some, fault.length);
     case FaultKind::completion_late:
@@ -293,7 +301,7 @@ bool StreamsWorld::settled() {
   const Lsn last = primary_->life().primary->last_lsn();
   for (std::size_t i = 0; i < replicas_.size(); ++i) {
     if (!replicas_[i]->up()) return false;
-    if (replicas_[i]->behind_log()) continue;
+    if (excused(i)) continue;
     const Replica& replica = *replicas_[i]->life().replica;
     if (!replica.connected() || replica.history() != primary_->life().line->id() ||
         replica.applied_lsn() != last)
@@ -304,8 +312,22 @@ bool StreamsWorld::settled() {
 
 std::size_t StreamsWorld::followers() const {
   std::size_t count = 0;
-  for (std::size_t i = 0; i < replicas_.size(); ++i) count += replicas_[i]->behind_log() ? 0 : 1;
+  for (std::size_t i = 0; i < replicas_.size(); ++i) count += excused(i) ? 0 : 1;
   return count;
+}
+
+bool StreamsWorld::waits_its_turn(std::size_t replica) const {
+  const ReplicaHost& host = *replicas_[replica];
+  return primary_->up() && host.up() && !host.life().replica->connected() &&
+         primary_->life().primary->snapshot_wait(host.number()) > Duration{};
+}
+
+bool StreamsWorld::excused(std::size_t replica) const {
+  return replicas_[replica]->behind_log() || (over_ && waits_its_turn(replica));
+}
+
+bool StreamsWorld::enough() const {
+  return followers() >= std::max<std::size_t>(1, replicas_to_commit(shape_));
 }
 
 void StreamsWorld::check_converged() {
@@ -313,20 +335,19 @@ void StreamsWorld::check_converged() {
   if (!primary_->up()) return wrong("the primary did not come back");
   const PrimaryLife& life = primary_->life();
   behind_log_ = replicas_.size() - followers();
-  if (followers() > 0 && !workload_->succeeded())
-    wrong("20 s after the last fault no put is applied by a replica");
+  if (enough() && !workload_->succeeded()) wrong("20 s after the last fault no put is applied by a replica");
   if (life.primary->replicas() != followers())
     wrong(fmt::format("{} replicas follow, and the primary has {} links", followers(),
                       life.primary->replicas()));
   const Lsn last = life.primary->last_lsn();
-  if (!life.primary->backlog() && life.primary->replicas() > 0 && life.primary->commit_lsn() != last)
+  if (!life.primary->backlog() && enough() && life.primary->commit_lsn() != last)
     wrong(fmt::format("LSN {} is not committed", last.value));
   for (std::uint32_t key = 0; key < shape_.keys; ++key) {
-    if (life.table[key] != life.line->newest(key))
+    if (life.table->at(key) != life.line->newest(key))
       wrong(fmt::format("node 1: \"{}\" is not the newest", key_text(key)));
   }
   for (std::size_t i = 0; i < replicas_.size(); ++i) {
-    if (replicas_[i]->behind_log()) continue;
+    if (excused(i)) continue;
     const ReplicaHost& host = *replicas_[i];
     if (!replicas_[i]->up()) return wrong(host.name() + " did not come back");
     const ReplicaLife& its = replicas_[i]->life();
@@ -335,8 +356,11 @@ void StreamsWorld::check_converged() {
     } else if (its.replica->applied_lsn() != last || its.applier->line() != life.line) {
       wrong(fmt::format("{} stands at LSN {}, the primary at {}", host.name(),
                         its.replica->applied_lsn().value, last.value));
-    } else if (its.applier->table() != life.table) {
-      wrong(host.name() + " holds something else than the primary");
+    } else {
+      for (std::uint32_t key = 0; key < shape_.keys; ++key) {
+        if (its.applier->at(key) != life.line->newest(key))
+          wrong(fmt::format("{}: \"{}\" is not the newest", host.name(), key_text(key)));
+      }
     }
   }
 }

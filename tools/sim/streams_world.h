@@ -25,9 +25,11 @@ class StreamsWorld final : public EventTarget {
   void run();
   [[nodiscard]] const FaultCounts& counts() const { return counts_; }
   [[nodiscard]] CallCounts calls() const { return history_.counts(); }
+  [[nodiscard]] const SyncCounts& syncs() const { return syncs_; }
   /// Keys whose history was too much to search.
   [[nodiscard]] std::uint64_t undecided() const { return undecided_; }
-  /// Replicas that could not follow at the end, since the log no longer reaches back to where they stand.
+  /// Replicas that could not follow at the end, since the log no longer reaches back to where they stand,
+  /// and no snapshot came.
   [[nodiscard]] std::uint64_t behind_log() const { return behind_log_; }
 
   /// Replicas that the operator's stand-in started again, empty, since the primary had refused them for good.
@@ -57,6 +59,12 @@ class StreamsWorld final : public EventTarget {
   [[nodiscard]] bool settled();
   /// Replicas that the log reaches back to.
   [[nodiscard]] std::size_t followers() const;
+  /// Its next snapshot waits for the last one to be long enough ago.
+  [[nodiscard]] bool waits_its_turn(std::size_t replica) const;
+  /// It cannot follow: left behind by a log whose primary sends no snapshots, or waits_its_turn() at the end.
+  [[nodiscard]] bool excused(std::size_t replica) const;
+  /// Enough follow for a write to be applied as it takes.
+  [[nodiscard]] bool enough() const;
   void check_converged();
   void check_linearizable();
   void check_nothing_left();
@@ -65,6 +73,7 @@ class StreamsWorld final : public EventTarget {
   Shape shape_;
   Oracle oracle_;
   FaultCounts counts_;
+  SyncCounts syncs_;
   History history_;
   std::vector<Fault> plan_;
   TargetId target_;
@@ -74,6 +83,7 @@ class StreamsWorld final : public EventTarget {
   std::unique_ptr<Workload> workload_;
   std::vector<std::uint64_t> stalls_before_;  ///< by node, of a slowness that lasts
   std::vector<Instant> slow_until_;           ///< by node; 0: it is not slow
+  bool over_ = false;                         ///< nobody is waited for any more
   std::uint64_t undecided_ = 0;
   std::uint64_t behind_log_ = 0;
   std::uint64_t restarted_ = 0;

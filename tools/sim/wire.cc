@@ -221,9 +221,13 @@ void Wire::on_land(std::uint64_t sequence) {
 }
 
 /// Read from what landed, not from what the replica says of it.
-void Wire::note_released(const Parcel& parcel) const {
-  if (!watch_.released || parcel.corrupted || parcel.early || parcel.header.kind != FrameKind::entries)
-    return;
+void Wire::note_released(const Parcel& parcel) {
+  if (parcel.corrupted) {
+    world_.fail("intact", fmt::format("link {}: batch {} was damaged on its way, and was taken", number_,
+                                      parcel.header.sequence));
+  }
+  const bool counts = !parcel.corrupted && !parcel.early && !peer_.syncing;
+  if (!watch_.released || !counts || parcel.header.kind != FrameKind::entries) return;
   Lsn whole{};
   for (EntryReader reader(Bytes(parcel.bytes).subspan(kFrameHeaderBytes)); !reader.at_end();) {
     const auto entry = reader.next();

@@ -65,6 +65,14 @@ class Wire final : public EventTarget, public std::enable_shared_from_this<Wire>
     std::function<void(Lsn)> commit_told;
   };
   void watch(Watch watch) { watch_ = std::move(watch); }
+  /// Whom it leads to, as the world knows.
+  struct Peer {
+    std::uint32_t node = 0;
+    bool syncing = false;  ///< it gets a snapshot, which is not whole yet: what it has counts for nothing
+  };
+  void set_peer(const Peer& peer) { peer_ = peer; }
+  [[nodiscard]] const Peer& peer() const { return peer_; }
+  void snapshot_whole() { peer_.syncing = false; }
   /// The peer's hello is not answered yet: until it is, whatever the primary's end sends is a failure
   /// (`link_contract`).
   void await_answer() { answered_ = false; }
@@ -78,7 +86,7 @@ class Wire final : public EventTarget, public std::enable_shared_from_this<Wire>
   /// What would land at `to` before `until` is lost, and then all that follows it. The sender learns after
   /// `learns`; never(): not.
   void swallow(Side to, Instant until, Duration learns, FaultKind as);
-  enum class Damage : std::uint8_t { bits, length, stale };
+  enum class Damage : std::uint8_t { bits, length, stale, old_epoch };
   void corrupt_batch(Damage damage, std::uint32_t bits);
   void corrupt_control(Side to, std::uint32_t bits);
   void notify_early(std::uint32_t batches, Duration by);
@@ -186,7 +194,7 @@ class Wire final : public EventTarget, public std::enable_shared_from_this<Wire>
   void ring_doorbell();
   void send_staged_control(Side from);
   void tell_credits(Side from);
-  void note_released(const Parcel& parcel) const;
+  void note_released(const Parcel& parcel);
   void note_commit(Lsn commit) const {
     if (watch_.commit_told) watch_.commit_told(commit);
   }
@@ -222,6 +230,7 @@ class Wire final : public EventTarget, public std::enable_shared_from_this<Wire>
 
   // wire_faults.cc
   void damage(Parcel& parcel);
+  static void age(Parcel& parcel);
   static void flip_bits(Random& random, std::span<std::byte> bytes, std::uint32_t bits);
   void break_way(Side to, FaultKind by);
   void refused(bool corrupted);
@@ -233,6 +242,7 @@ class Wire final : public EventTarget, public std::enable_shared_from_this<Wire>
   FrameContext context_;
   WireOptions options_;
   Watch watch_;
+  Peer peer_;
   bool answered_ = true;
   TargetId target_;
   std::array<End, 2> ends_;

@@ -99,6 +99,8 @@ void Wire::damage(Parcel& parcel) {
       parcel.corrupted = true;
       return;
     }
+    case Damage::old_epoch:
+      return age(parcel);
     case Damage::stale: {
       const auto size = static_cast<std::uint32_t>(parcel.bytes.size());
       const std::uint32_t from = static_cast<std::uint32_t>(random.below(size / kAlignment)) * kAlignment;
@@ -110,6 +112,26 @@ void Wire::damage(Parcel& parcel) {
       return;
     }
   }
+}
+
+/// Everything as it should be, from a primary of the epoch before: what one that was deposed would send.
+void Wire::age(Parcel& parcel) {
+  if (parcel.header.kind != FrameKind::entries) return;
+  FrameHeader header = parcel.header;
+  --header.epoch.counter;
+  encode_frame_header(header,
+                      std::span<std::byte, kFrameHeaderBytes>(parcel.bytes.data(), kFrameHeaderBytes));
+  const std::vector<std::byte> young(parcel.bytes.begin() + kFrameHeaderBytes, parcel.bytes.end());
+  MutableBytes rest = MutableBytes(parcel.bytes).subspan(kFrameHeaderBytes);
+  for (EntryReader reader(young); !reader.at_end();) {
+    auto entry = reader.next();
+    TL_ASSERT(entry, "a batch that nothing has damaged");
+    --entry->epoch.counter;
+    const std::uint32_t bytes = entry_bytes(entry->kind, entry->key.size(), entry->value.size());
+    encode_entry(*entry, rest.first(bytes));
+    rest = rest.subspan(bytes);
+  }
+  parcel.corrupted = true;
 }
 
 void Wire::refused(bool corrupted) {

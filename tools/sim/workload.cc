@@ -66,18 +66,42 @@ void Workload::client(PrimaryLife& life, Random random) {
   }
 }
 
+void Workload::snapshot_begins() {
+  if (!scene_.shape.heavy || stopping_) return;
+  const Random random = scene_.world.stream("storm", ++storms_);
+  primary_.node().spawn(0, "storm", [this, random] { storm(primary_.life(), random); });
+}
+
+/// Writes, most of which wait for nobody.
+void Workload::storm(PrimaryLife& life, Random random) {
+  constexpr std::int64_t kWritesMost = 100;
+  for (std::int64_t left = draw(random, 10, kWritesMost); left > 0 && !life.dying && !stopping_; --left) {
+    write(life, random, true);
+    if (!life.dying) this_fiber::sleep_for(draw_magnitude(random, microseconds(1), milliseconds(20)));
+  }
+}
+
 void Workload::get(PrimaryLife& life, Random& random) {
   const auto key = static_cast<std::uint32_t>(random.below(scene_.shape.keys));
   const std::size_t call = history_.begin(CallKind::get, life.line->number(), key, 0);
   if (one_in(random, 2)) static_cast<void>(this_fiber::yield());
-  history_.found(call, life.table[key]);
-  scene_.world.trace().mix(life.table[key]);
+  const auto found = life.table->at(key);
+  if (!found) scene_.world.fail("log_prefix", "node 1: the value of \"" + key_text(key) + "\" is damaged");
+  history_.found(call, found.value_or(0));
+  scene_.world.trace().mix(found.value_or(0));
   history_.end(call, life.dying ? Outcome::unknown : Outcome::ok);
 }
 
-Workload::Write Workload::make_write(PrimaryLife& life, Random& random, std::size_t bytes, bool erases) {
+std::optional<std::uint32_t> Workload::large_key(Random& random) const {
+  if (large_keys_.empty()) return std::nullopt;
+  return large_keys_[random.below(large_keys_.size())];
+}
+
+Workload::Write Workload::make_write(PrimaryLife& life, Random& random, std::size_t bytes, bool erases,
+                                     std::optional<std::uint32_t> key) {
   Write write;
-  write.key = static_cast<std::uint32_t>(random.below(scene_.shape.keys));
+  const auto drawn = static_cast<std::uint32_t>(random.below(scene_.shape.keys));
+  write.key = key.value_or(drawn);
   write.key_bytes = key_text(write.key);
   write.kind = erases ? EntryKind::erase : EntryKind::put;
   if (!erases) {
@@ -89,15 +113,20 @@ Workload::Write Workload::make_write(PrimaryLife& life, Random& random, std::siz
   return write;
 }
 
-void Workload::write(PrimaryLife& life, Random& random) {
+void Workload::write(PrimaryLife& life, Random& random, bool storms) {
   constexpr AckLevel kLevels[] = {AckLevel::local, AckLevel::received, AckLevel::applied, AckLevel::applied};
-  const AckLevel level = kLevels[random.below(4)];
+  const bool heavy = scene_.shape.heavy;
+  const bool waits = !storms || one_in(random, 8);
+  const AckLevel level = waits ? kLevels[random.below(4)] : AckLevel::local;
+  // Mostly as many as it takes to commit.
+  const auto replicas =
+      one_in(random, 4) ? static_cast<std::uint32_t>(1 + random.below(scene_.shape.replicas)) : 0U;
   const Instant deadline =
       primary_.node().clock().now() + draw_magnitude(random, milliseconds(1), seconds(4));
   const std::uint64_t kind = random.below(100);
   std::vector<Write> writes;
   bool written = false;
-  if (kind < 2) {
+  if (kind < (heavy ? 6U : 2U)) {
     writes.push_back(make_write(
         life, random, kLargeValueBytesLeast + random.below(kLargeValueBytesMost - kLargeValueBytesLeast),
         false));
@@ -105,21 +134,28 @@ void Workload::write(PrimaryLife& life, Random& random) {
   } else {
     const std::uint64_t count = kind < 12 ? 2 + random.below(4) : 1;
     // The smallest log takes groups of 16 KiB.
-    const std::uint64_t bytes_most = !one_in(random, 8) ? 200 : count > 1 ? 2'000 : 4'000;
+    const std::uint64_t bytes_most = !one_in(random, heavy ? 2 : 8) ? 200 : count > 1 ? 2'000 : 4'000;
     for (std::uint64_t i = 0; i < count; ++i) {
       const std::uint64_t bytes = kValueBytesLeast + random.below(bytes_most);
-      writes.push_back(make_write(life, random, bytes, one_in(random, 10)));
+      // Of a large value many pieces are on their way in a snapshot: then is the time to take it away.
+      if (storms && one_in(random, 3)) {
+        writes.push_back(make_write(life, random, bytes, one_in(random, 2), large_key(random)));
+        continue;
+      }
+      writes.push_back(make_write(life, random, bytes, one_in(random, heavy ? 4 : 10)));
     }
     written = append(life, writes, deadline);
   }
   if (!written) return end_all(writes, Outcome::not_done);
   const Lsn last = writes.back().lsn;
   const Status acked =
-      life.dying ? Status(ReactorErrc::cancelled) : life.primary->wait(last, level, deadline);
+      life.dying ? Status(ReactorErrc::cancelled) : life.primary->wait(last, level, deadline, replicas);
   if (!acked && !life.dying && acked.error() != ReactorErrc::cancelled)
-    scene_.check("waits", "node 1", check_expired(last, life.primary->reached(last, level)));
+    scene_.check("waits", "node 1", check_expired(last, life.primary->reached(last, level, replicas)));
   if (!acked || life.dying) return end_all(writes, outcome_of_failed(acked, life.dying));
-  scene_.check("acked", "node 1", check_acked(*life.line, last, level));
+  scene_.check(
+      "acked", "node 1",
+      check_acked(*life.line, last, level, replicas != 0 ? replicas : life.primary->replicas_needed()));
   end_all(writes, Outcome::ok);
   for (const Write& each : writes) notify(life, random, each);
 }
@@ -128,8 +164,11 @@ void Workload::write(PrimaryLife& life, Random& random) {
 bool Workload::append(PrimaryLife& life, std::vector<Write>& writes, Instant deadline) {
   std::uint32_t left = 0;
   for (const Write& each : writes) left += entry_bytes(each.kind, each.key_bytes.size(), each.value.size());
-  if (!life.primary->wait_for_room(left, deadline) || life.dying) return false;
+  const Status room = life.primary->wait_for_room(left, deadline);
+  if (!room && room.error() == ReplicationErrc::no_replica) ++scene_.syncs.below_c;
+  if (!room || life.dying) return false;
   for (Write& each : writes) {
+    scene_.check("below_c", "node 1", check_enough(primary_.whole_nodes(), scene_.shape.c.value_or(0)));
     left -= entry_bytes(each.kind, each.key_bytes.size(), each.value.size());
     const auto lsn =
         life.primary->try_append(each.kind, as_bytes(each.key_bytes), as_bytes(each.value), left);
@@ -147,6 +186,9 @@ bool Workload::append_large(PrimaryLife& life, Write& write, Instant deadline) {
   const auto lsn = life.primary->append_fragments(as_bytes(write.key_bytes), as_bytes(write.value), deadline);
   if (!lsn) return false;
   stand(life, write, *lsn);
+  constexpr std::size_t kLargeKeysMost = 4;
+  large_keys_.push_back(write.key);
+  if (large_keys_.size() > kLargeKeysMost) large_keys_.pop_front();
   return true;
 }
 
@@ -167,7 +209,11 @@ void Workload::stand(PrimaryLife& life, Write& write, Lsn lsn) {
                                                 life.line->last().value - 1));
   }
   write.lsn = lsn;
-  life.table[write.key] = write.number;
+  if (write.kind == EntryKind::erase) {
+    life.table->erase(as_bytes(write.key_bytes));
+  } else {
+    life.table->put(as_bytes(write.key_bytes), as_bytes(write.value), lsn);
+  }
   history_.written(write.call, lsn);
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,8 @@ class Workload final : public EventTarget {
   /// A node has come up: its clients begin.
   void primary_started();
   void replica_started(std::size_t replica);
+  /// In a turn of the primary. In a heavy run others write while the snapshot is under way.
+  void snapshot_begins();
   /// Nobody begins another call.
   void stop() { stopping_ = true; }
   [[nodiscard]] std::uint32_t calls_left() const { return calls_left_; }
@@ -55,9 +58,13 @@ class Workload final : public EventTarget {
   };
 
   void client(PrimaryLife& life, Random random);
+  void storm(PrimaryLife& life, Random random);
   void get(PrimaryLife& life, Random& random);
-  void write(PrimaryLife& life, Random& random);
-  [[nodiscard]] Write make_write(PrimaryLife& life, Random& random, std::size_t bytes, bool erases);
+  void write(PrimaryLife& life, Random& random, bool storms = false);
+  /// `key`: none: a drawn one.
+  [[nodiscard]] Write make_write(PrimaryLife& life, Random& random, std::size_t bytes, bool erases,
+                                 std::optional<std::uint32_t> key = std::nullopt);
+  [[nodiscard]] std::optional<std::uint32_t> large_key(Random& random) const;
   [[nodiscard]] bool append(PrimaryLife& life, std::vector<Write>& writes, Instant deadline);
   [[nodiscard]] bool append_large(PrimaryLife& life, Write& write, Instant deadline);
   [[nodiscard]] std::uint64_t log_bytes_of(const Write& write) const;
@@ -75,6 +82,8 @@ class Workload final : public EventTarget {
   TargetId target_;
   std::vector<std::pair<std::size_t, Receipt>> receipts_;  ///< with the replica that hears of it
   std::uint64_t numbers_ = 0;
+  std::uint64_t storms_ = 0;
+  std::deque<std::uint32_t> large_keys_;  ///< of the newest large values
   std::uint32_t calls_left_;
   bool stopping_ = false;
   bool succeeded_ = false;

@@ -69,8 +69,11 @@ TEST_CASE("a candidate asks who would, then for promises, stamps their links, an
   CHECK(attempt.phase() == AttemptPhase::confirming);
   CHECK(attempt.wanted(2) == AttemptAsk::nothing);
   CHECK(attempt.wanted(3) == AttemptAsk::stamp);
+  const auto round = attempt.round();
   rig.promise(attempt, 2);  // late: it changes nothing
+  rig.promise(attempt, 3);  // twice: likewise
   CHECK(attempt.wanted(2) == AttemptAsk::nothing);
+  CHECK(attempt.round() == round);
   attempt.echoed(3, attempt.round() - 1, rig.now);
   CHECK(attempt.phase() == AttemptPhase::confirming);
   attempt.echoed(3, attempt.round(), rig.now);
@@ -190,9 +193,27 @@ TEST_CASE("a candidate fetches the greatest log that it lacks, and begins anew i
     CHECK(attempt.phase() == AttemptPhase::pausing);
   }
   SUBCASE("it takes too long") {
+    const auto round = attempt.round();
     attempt.turn(attempt.deadline());
     CHECK(attempt.phase() == AttemptPhase::pausing);
+    attempt.turn(attempt.deadline());
+    for (const std::uint32_t node : {2U, 3U}) attempt.would(node, rig.now);
+    attempt.gone(2, rig.now);
+    for (const std::uint32_t node : {3U, 4U}) rig.promise(attempt, node);
+    for (const std::uint32_t node : {3U, 4U}) attempt.echoed(node, round, rig.now);  // of the attempt before
+    CHECK(attempt.phase() == AttemptPhase::confirming);
   }
+}
+
+TEST_CASE("who would promise may close its link") {
+  AttemptRig rig(5, 2);
+  Attempt attempt = rig.begin();
+  attempt.would(2, rig.now);
+  attempt.gone(2, rig.now);
+  CHECK(attempt.phase() == AttemptPhase::sounding);
+  attempt.would(3, rig.now);
+  CHECK(attempt.phase() == AttemptPhase::asking);
+  CHECK(attempt.wanted(2) == AttemptAsk::promise);
 }
 
 TEST_CASE("who takes over asks at once, as released, and if that fails like anybody") {
@@ -230,7 +251,7 @@ TEST_CASE("a candidate is done when it follows somebody, a founder when there is
   CHECK(founds.phase() == AttemptPhase::over);
 }
 
-TEST_CASE("a group that holds nothing founds one history, whoever starts when and whatever is lost") {
+TEST_CASE("a group that holds nothing founds one history, whoever starts when, whatever is lost or cut") {
   for (const AttemptShape& shape : kAttemptShapes) {
     std::uint64_t foundings = 0;
     for (std::uint64_t seed = 1; seed <= kAttemptSeeds; ++seed) {
@@ -238,8 +259,13 @@ TEST_CASE("a group that holds nothing founds one history, whoever starts when an
       CAPTURE(shape.c);
       CAPTURE(seed);
       AttemptWorld world(shape.nodes, shape.c, seed);
-      world.lost_of_64 = 6;
-      world.run_for(seconds(4));
+      Random random(seed);
+      const auto any = [&] { return 1 + static_cast<std::uint32_t>(random.below(shape.nodes)); };
+      for (int i = 0; i < 16; ++i) {
+        world.lost_of_64 = random.below(8);
+        if (seed % 2 == 0) world.cut(any(), any(), random.below(2) == 0);
+        world.run_for(milliseconds(20 + static_cast<std::int64_t>(random.below(700))));
+      }
       world.heal();
       CHECK(world.run_until(seconds(60), [&] { return world.whole(); }));
       CHECK(world.fault() == "");

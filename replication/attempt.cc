@@ -90,23 +90,26 @@ void Attempt::fetched(LogEnd own, Instant now) {
   advance(now);
 }
 
-void Attempt::turn(Instant now) {
-  if (phase_ == AttemptPhase::over) return;
+bool Attempt::overtaken(Instant now) {
   const bool found_one = founding() && (member_.history() != HistoryId{} || member_.heard() != HistoryId{});
   if (member_.following() || found_one || (!founding() && !member_.memory())) {
     phase_ = AttemptPhase::over;
-    return;
+    return true;
   }
   const bool stands = phase_ != AttemptPhase::pausing && phase_ != AttemptPhase::sounding;
-  if (stands && member_.promised() != epoch_) return pause(now);
-  if (now < deadline_) return;
+  if (!stands || member_.promised() == epoch_) return false;
+  pause(now);
+  return true;
+}
+
+void Attempt::turn(Instant now) {
+  if (phase_ == AttemptPhase::over || overtaken(now) || now < deadline_) return;
   phase_ == AttemptPhase::pausing ? begin(now) : pause(now);
 }
 
 void Attempt::led() {
-  TL_ASSERT(phase_ == AttemptPhase::ready && member_.promised() == epoch_,
-            "an epoch that is won is led at once");
-  member_.lead();
+  TL_ASSERT(phase_ == AttemptPhase::ready, "an epoch that is won is led at once");
+  member_.lead(epoch_, history_);
   phase_ = AttemptPhase::over;
 }
 
@@ -142,6 +145,7 @@ void Attempt::ask(Instant now) {
 }
 
 void Attempt::advance(Instant now) {
+  if (overtaken(now)) return;
   const auto& nodes = member_.options().nodes;
   const auto may = std::count_if(nodes.begin(), nodes.end(), [&](std::uint32_t node) {
     const auto found = done_.find(node);

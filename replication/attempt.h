@@ -82,6 +82,8 @@ class Attempt {
   void begin(Instant now);
   void ask(Instant now);
   void advance(Instant now);
+  /// The member has promised another, follows, or heard of a history: this attempt is over or pauses.
+  bool overtaken(Instant now);
   void pause(Instant now);
 
   Membership& member_;

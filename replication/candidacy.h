@@ -30,8 +30,8 @@ class Candidacy {
   /// `founding`: of a new history, which takes more of them.
   Candidacy(const Quorum& quorum, bool founding) : quorum_(quorum), founding_(founding) {}
 
-  /// The candidate's own counts in every round. It grows when somebody names a smaller c: what was committed
-  /// under that is on fewer nodes.
+  /// The candidate's own counts in every round. To lead it takes more when somebody names a smaller c: what
+  /// was committed under that is on fewer nodes. (Nodes whose c differs refuse each other, so nobody does.)
   [[nodiscard]] std::uint32_t needed() const {
     return founding_ ? quorum_.founders_needed() : quorum_.promises_needed();
   }

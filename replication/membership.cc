@@ -38,13 +38,15 @@ std::uint32_t GroupOptions::sum() const {
   for (const std::uint32_t each : nodes) sum = chain(sum, each);
   sum = chain(sum, static_cast<std::uint64_t>(lease.ns / 1'000));
   sum = chain(sum, group_bytes_max);
+  sum = chain(sum, c);
   return sum == 0 ? 1 : sum;
 }
 
 Membership::Membership(GroupOptions options, Instant now)
     : options_(std::move(options)), fresh_until_(now + options_.lease) {
   TL_ASSERT(std::is_sorted(options_.nodes.begin(), options_.nodes.end()) && options_.has(options_.node) &&
-                options_.c < options_.nodes.size(),
+                options_.c < options_.nodes.size() &&
+                std::adjacent_find(options_.nodes.begin(), options_.nodes.end()) == options_.nodes.end(),
             "a group's nodes ascend, and this one is among them");
 }
 
@@ -63,7 +65,7 @@ std::optional<Refusal> Membership::asked(const Hello& candidate, bool serves, In
     return refusal;
   if (!candidate.flags.promise) return std::nullopt;
   if (founding) asked_ = {candidate.epoch, candidate.history, now + options_.lease};
-  if (candidate.flags.released) lease_until_ = {};
+  if (candidate.flags.released && !founding) lease_until_ = {};
   promise(candidate.epoch);
   return std::nullopt;
 }
@@ -171,20 +173,22 @@ void Membership::stamped(Instant now) {
 
 bool Membership::answered(std::uint32_t node, HistoryId history, Epoch promised, std::uint32_t c,
                           Instant now) {
-  if (now < fresh_until_ || memory_ || history == HistoryId{} || node == options_.node || !options_.has(node))
-    return false;
+  if (now < fresh_until_ || memory_ || node == options_.node || !options_.has(node)) return false;
   for (auto each = answers_.begin(); each != answers_.end();) {
     each->second.nodes.erase(node);
     each =
         each->second.nodes.empty() && each->first != history.value ? answers_.erase(each) : std::next(each);
   }
+  if (history == HistoryId{}) return false;
   Answers& answers = answers_[history.value];
   answers.nodes.insert(node);
   answers.c = std::max(answers.c, c);
   if (promised > promised_) promise(promised);
   if (answers_suffice(history)) founding_ = {};
   // While a later founder whom it promised may come to lead, this one's history may be a minority's.
-  if (founded_.contains(history.value) && (asked_.history == history || now >= asked_.until)) regain(history);
+  // And what it follows it has not applied yet: nothing of another history is any use to it.
+  const bool may_be = asked_.history == history || now >= asked_.until;
+  if (!following_ && founded_.contains(history.value) && may_be) regain(history);
   return true;
 }
 
@@ -207,6 +211,7 @@ HistoryId Membership::heard() const {
 }
 
 void Membership::regain(HistoryId history) {
+  if (history_ != history) established_ = false;
   history_ = history;
   memory_ = true;
   founding_ = {};
@@ -249,13 +254,17 @@ std::optional<Refusal> Membership::found(HistoryId history, std::uint32_t counte
   return std::nullopt;
 }
 
-void Membership::lead() {
+void Membership::lead(Epoch epoch, HistoryId history) {
+  TL_ASSERT(epoch == promised_ && history != HistoryId{} &&
+                (founding_ == history || (memory_ && history_ == history)),
+            "what is led is what was stood for");
   if (founding_ != HistoryId{}) regain(founding_);
   following_ = false;
 }
 
 void Membership::abandon() {
   if (established_) return;
+  founded_.erase(history_.value);  // else whoever still tells of it would bring it back
   memory_ = false;
   unfollow();
 }

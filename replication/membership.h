@@ -21,7 +21,9 @@ namespace tidelock {
 struct GroupOptions {
   std::uint32_t node = 0;
   std::vector<std::uint32_t> nodes;  ///< all of them, this one, too; ascending
-  std::uint32_t c = 0;               ///< 0 to nodes.size() - 1
+  /// 0 to nodes.size() - 1. The same at all nodes: who commits with fewer than a candidate thinks would be
+  /// overtaken by it.
+  std::uint32_t c = 0;
   Duration lease = seconds(2);
   std::uint32_t group_bytes_max = kEntryBytesMax;
 
@@ -77,8 +79,9 @@ class Membership {
   // ---- without memory ----
   /// What a node with memory promised, and its c, as its hello or refusal says. A higher promise ends what
   /// this node followed. A node counts for the history that it told of last. If it may gain memory by this
-  /// one answer, or enough tell of one history, what it would found itself ends. False: it came before
-  /// fresh_until(), or there is nothing to learn from it, and it is not counted.
+  /// one answer, or enough tell of one history, what it would found itself ends. `history` 0: the node has no
+  /// memory (any more), and counts no longer for what it told of. False: it came before fresh_until(), or
+  /// there is nothing to learn from it, and it is not counted.
   bool answered(std::uint32_t node, HistoryId history, Epoch promised, std::uint32_t c, Instant now);
   /// Of which enough nodes have told, by the greatest c of theirs: what this one may have promised in it is
   /// known, and no other is established. 0: of none.
@@ -94,8 +97,8 @@ class Membership {
   /// The same for a history that this node would begin; `history` is nobody else's.
   /// Why not: history (there is one), lease (it has just started); promised
   std::optional<Refusal> found(HistoryId history, std::uint32_t counter, Instant now);
-  /// It leads the epoch that it stood for.
-  void lead();
+  /// It leads the epoch that it stood for, in this history: what it knew when it won. In the same turn.
+  void lead(Epoch epoch, HistoryId history);
   /// It ends the epoch in which it founded its history, before it told anybody of that: nobody else has
   /// memory in it, so there is none. Nothing happens if it is established.
   void abandon();

@@ -82,6 +82,17 @@ TEST_CASE("a candidate asks who would, then for promises, stamps their links, an
   CHECK(attempt.phase() == AttemptPhase::over);
 }
 
+TEST_CASE("an echo that comes after it promised another wins nothing") {
+  AttemptRig rig;
+  Attempt attempt = rig.begin();
+  attempt.would(3, rig.now);
+  rig.promise(attempt, 3);
+  REQUIRE(attempt.phase() == AttemptPhase::confirming);
+  CHECK(reason(rig.member.asked(candidate(2, 9), false, rig.now)) == RefusalReason::none);
+  attempt.echoed(3, attempt.round(), rig.now);
+  CHECK(attempt.phase() == AttemptPhase::pausing);
+}
+
 TEST_CASE("a candidate in vain pauses longer each time, at random, and not before a lease ends") {
   AttemptRig rig;
   Attempt attempt = rig.begin();

@@ -119,12 +119,12 @@ TEST_CASE("nobody uses up the counter of epochs in one step") {
         RefusalReason::malformed);
 }
 
-TEST_CASE("group sums differ with nodes, lease and largest group, and with nothing else") {
+TEST_CASE("group sums differ with nodes, c, lease and largest group, and with nothing else") {
   GroupOptions options = group_of(1);
   const std::uint32_t sum = options.sum();
   CHECK(sum != 0);
   CHECK(group_of(2).sum() == sum);
-  CHECK(group_of(1, 3, 2).sum() == sum);
+  CHECK(group_of(1, 3, 2).sum() != sum);
   CHECK(group_of(1, 4).sum() != sum);
   options.lease = kLease + microseconds(1);
   CHECK(options.sum() != sum);
@@ -215,6 +215,39 @@ TEST_CASE("answers count by history, and a node for the one that it told of last
   }
 }
 
+TEST_CASE("who has lost its memory counts no longer for the history that it told of") {
+  Membership node(group_of(1), Instant{});
+  const Instant later = node.fresh_until();
+  for (const std::uint32_t other : {2U, 3U}) CHECK(node.answered(other, kLine, {5, 2}, 1, later));
+  CHECK(node.heard() == kLine);
+  // Expect: once both say that they hold nothing, a history may be founded again
+  for (const std::uint32_t other : {2U, 3U}) CHECK_FALSE(node.answered(other, HistoryId{}, {}, 1, later));
+  CHECK(node.heard() == HistoryId{});
+  CHECK(reason(node.asked(founder(2, 6, HistoryId{20}), false, later)) == RefusalReason::none);
+}
+
+TEST_CASE("while it follows, what is told of another history gives no memory in that") {
+  Membership node(group_of(1, 5), Instant{});
+  const Instant later = node.fresh_until();
+  const auto of_five = [&](Hello hello) {
+    hello.group_sum = node.options().sum();
+    return hello;
+  };
+  CHECK(reason(node.asked(of_five(founder(4, 1, HistoryId{20})), false, later)) == RefusalReason::none);
+  node.stamped_founding({1, 4});
+  for (const std::uint32_t other : {2U, 3U}) CHECK(node.answered(other, kLine, {5, 2}, 1, later));
+  Hello primary = of_five(hello_of(2, NodeRole::primary, {5, 2}));
+  primary.last_lsn = Lsn{40};
+  REQUIRE(reason(node.may_follow(primary, later)) == RefusalReason::none);
+  node.follow(primary);
+  CHECK(node.answered(4, HistoryId{20}, {1, 4}, 1, later));
+  CHECK_FALSE(node.memory());
+  CHECK(node.history() == kLine);
+  node.applied(Lsn{40});
+  CHECK(node.memory());
+  CHECK(node.history() == kLine);
+}
+
 TEST_CASE("what it followed without memory binds nobody to that history") {
   Membership node(group_of(1), Instant{});
   const Instant later = node.fresh_until();
@@ -275,7 +308,7 @@ TEST_CASE("a founder that hears of a history joins that") {
   CHECK(node.founding() == HistoryId{10});
   CHECK(node.promised() == Epoch{4, 1});
   SUBCASE("it leads") {
-    node.lead();
+    node.lead({4, 1}, HistoryId{10});
     CHECK(node.memory());
     CHECK(node.history() == HistoryId{10});
   }
@@ -314,7 +347,7 @@ TEST_CASE("whoever leads a history that may be a minority's needs more holders, 
 TEST_CASE("a founder whom nobody followed holds nothing afterwards") {
   Membership node(group_of(1), Instant{});
   CHECK(reason(node.found(HistoryId{10}, 3, node.fresh_until())) == RefusalReason::none);
-  node.lead();
+  node.lead({4, 1}, HistoryId{10});
   SUBCASE("and may found anew") {
     node.abandon();
     CHECK_FALSE(node.memory());
@@ -331,7 +364,7 @@ TEST_CASE("a founder whom nobody followed holds nothing afterwards") {
 TEST_CASE("a history that too few hold gives way to one in which something was committed") {
   Membership node(group_of(1), Instant{});
   CHECK(reason(node.found(HistoryId{10}, 3, node.fresh_until())) == RefusalReason::none);
-  node.lead();
+  node.lead({4, 1}, HistoryId{10});
   Hello primary = hello_of(2, NodeRole::primary, {5, 2});
   SUBCASE("but not to one that may be overtaken itself") { CHECK_FALSE(node.yield_to(primary)); }
   primary.commit_lsn = Lsn{1};
@@ -353,6 +386,20 @@ TEST_CASE("a history that too few hold gives way to one in which something was c
       CHECK(node.answered(other, kLine, {5, 2}, 1, node.fresh_until()));
     CHECK(reason(node.may_follow(primary, node.fresh_until())) == RefusalReason::none);
   }
+}
+
+TEST_CASE("what gave way is not brought back by another who still tells of it") {
+  Membership node(group_of(1), Instant{});
+  const Instant later = node.fresh_until() + kLease;
+  CHECK(reason(node.asked(founder(2, 1, HistoryId{20}), false, node.fresh_until())) == RefusalReason::none);
+  node.stamped_founding({1, 2});
+  node.follow(hello_of(2, NodeRole::primary, {1, 2}, HistoryId{20}));
+  REQUIRE(node.memory());
+  Hello primary = hello_of(3, NodeRole::primary, {5, 3});
+  primary.commit_lsn = Lsn{1};
+  REQUIRE(node.yield_to(primary));
+  CHECK(node.answered(2, HistoryId{20}, {1, 2}, 1, later));
+  CHECK_FALSE(node.memory());
 }
 
 TEST_CASE("a hostile founder does not fill the memory of who promises") {

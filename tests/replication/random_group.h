@@ -325,7 +325,8 @@ class RandomGroup {
     }
     rest(node);
     node.founder = node.member->founding() != HistoryId{};
-    node.member->lead();
+    node.member->lead(node.member->promised(),
+                      node.founder ? node.member->founding() : node.member->history());
     node.primary = true;
     node.had_memory = true;
     node.epoch = node.member->promised();

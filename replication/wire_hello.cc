@@ -235,8 +235,8 @@ std::string describe(const Refusal& refusal) {
       return "the peer granted a lease that runs for " + ours + " ms more (this node's value " + theirs +
              "): retry then";
     case RefusalReason::not_primary:
-      return "the peer is no primary and has promised epoch " + epoch_text_of(refusal.ours) +
-             ", this node says " + epoch_text_of(refusal.theirs) + ": connect to that epoch's primary";
+      return "the peer is no primary, has promised epoch " + epoch_text_of(refusal.ours) +
+             " and holds history " + theirs + ": connect to that epoch's primary";
     case RefusalReason::diverged:
       return "what the peer has (LSN " + ours + ") and what this node has (LSN " + theirs +
              ") were both committed and contradict each other: one of them was forced";

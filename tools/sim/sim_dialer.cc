@@ -101,7 +101,7 @@ void SimDialer::judge(const Message& message) {
     encode_refusal(*refusal, std::span<std::byte, kRefusalBytes>(answer.bytes.data(), kRefusalBytes));
     return send(answer_comes, std::move(answer), peers_[message.replica].duplicate_answer);
   }
-  auto arrival = std::make_unique<Arrival>();
+  auto arrival = std::make_shared<Arrival>();
   arrival->replica = message.replica;
   arrival->attempt = message.attempt;
   arrival->again = message.again;
@@ -112,7 +112,7 @@ void SimDialer::judge(const Message& message) {
   arrivals_.push_back(std::move(arrival));
   if (scene_.planted.attaches_before_answer) {
     make_wire(*arrivals_.back());
-    attach(arrivals_.size() - 1);
+    attach(*arrivals_.back());
   }
   scene_.world.schedule(scene_.world.now() + later, target_, link_made, arrivals_.size() - 1);
 }
@@ -175,8 +175,13 @@ void SimDialer::accept(std::size_t index) {
   scene_.world.schedule(scene_.world.now() + delay_of("hand over", arrival), target_, hand_over, index);
 }
 
-void SimDialer::attach(std::size_t index) {
-  Arrival& arrival = *arrivals_[index];
+/// Of another life, or too late: its link goes with the arrival. So it does with a task that a death drops.
+void SimDialer::take_over(std::shared_ptr<Arrival> arrival) {
+  if (!judged_by_this_life(*arrival) || stopped_) return;
+  primary_.node().core().post([this, arrival = std::move(arrival)] { attach(*arrival); });
+}
+
+void SimDialer::attach(Arrival& arrival) {
   // What fails has closed the link, and the peer hears of that.
   const Status attached =
       primary_.life().admission->attach(std::move(arrival.link), arrival.theirs, arrival.ours);
@@ -292,12 +297,7 @@ void SimDialer::on_event(const Event& event) {
     case link_made:
       return accept(event.a);
     case hand_over:
-      // Of another life: its link goes with the arrival.
-      if (!judged_by_this_life(*arrivals_[event.a])) return arrivals_[event.a].reset();
-      return primary_.node().core().post([this, index = event.a] {
-        attach(index);
-        arrivals_[index].reset();
-      });
+      return take_over(std::exchange(arrivals_[event.a], nullptr));
     case answer_comes:
       return take_answer(std::exchange(messages_[event.a], nullptr));
     default:

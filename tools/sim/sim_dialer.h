@@ -117,7 +117,8 @@ class SimDialer final : public EventTarget {
   void check(const Hello& theirs, const tidelock::Verdict& verdict) const;
   void make_wire(Arrival& arrival);
   void accept(std::size_t index);
-  void attach(std::size_t index);
+  void take_over(std::shared_ptr<Arrival> arrival);
+  void attach(Arrival& arrival);
   [[nodiscard]] bool judged_by_this_life(const Arrival& arrival) const;
   void take_answer(const std::shared_ptr<Message>& message);
   void give(const std::shared_ptr<Message>& message);
@@ -131,7 +132,7 @@ class SimDialer final : public EventTarget {
   std::vector<std::unique_ptr<End>> ends_;
   std::vector<Peer> peers_;
   std::vector<std::shared_ptr<Message>> messages_;
-  std::vector<std::unique_ptr<Arrival>> arrivals_;
+  std::vector<std::shared_ptr<Arrival>> arrivals_;
   std::function<void()> snapshot_begins_;
   bool stopped_ = false;
 };

@@ -104,9 +104,14 @@ Result<std::string> cut_faults(const std::string& path, const sim::RunOptions& r
   file.checker = totals.failed.begin()->second.front().checker;
   sim::ShrinkOptions shrink;
   shrink.plan = sim::plan_of(run);
-  shrink.fails = [&](const std::vector<sim::Fault>& plan) {
+  const sim::Shape shape = run.load.of(sim::draw_shape(sim::Streams(run.seed)));
+  shrink.clients = shape.clients;
+  shrink.calls = shape.calls;
+  shrink.fails = [&](const std::vector<sim::Fault>& plan, const sim::LessLoad& load) {
     sim::RunOptions fewer = run;
     fewer.plan = plan;
+    if (load.clients != 0) fewer.load.clients = load.clients;
+    if (load.calls != 0) fewer.load.calls = load.calls;
     fewer.trace_lines = 0;
     fewer.shared_trace = nullptr;
     const sim::JobTotals again = run_one(fewer, twice);
@@ -117,10 +122,15 @@ Result<std::string> cut_faults(const std::string& path, const sim::RunOptions& r
   };
   const sim::Shrunk shrunk = sim::shrink(shrink);
   file.plan = shrunk.plan;
+  file.load = run.load;
+  if (shrunk.load.clients != 0) file.load.clients = shrunk.load.clients;
+  if (shrunk.load.calls != 0) file.load.calls = shrunk.load.calls;
   TL_TRY(sim::write_plan(path, file));
-  return fmt::format("shrink: {} faults of {} are enough for {}{}, {} runs: {}\n", shrunk.plan.size(),
-                     shrink.plan.size(), file.checker, shrunk.least ? "" : " (perhaps fewer)", shrunk.runs,
-                     path);
+  const sim::Shape left = file.load.of(shape);
+  return fmt::format(
+      "shrink: {} faults of {}, {} clients of {}, {} calls of {} are enough for {}{}, {} runs: {}\n",
+      shrunk.plan.size(), shrink.plan.size(), left.clients, shape.clients, left.calls, shape.calls,
+      file.checker, shrunk.least ? "" : " (perhaps fewer)", shrunk.runs, path);
 }
 
 int exit_status(const sim::JobTotals& totals) {
@@ -177,7 +187,7 @@ CLI::App* add_sim_command(CLI::App& app, SimCommandOptions& options) {
       ->excludes("--faults");
   command
       ->add_option("--shrink", options.shrink,
-                   "If the seed fails: cut its faults down to those that it takes, into this file")
+                   "If the seed fails: cut its faults and its load down to what it takes, into this file")
       ->excludes(seeds);
   command->add_flag("--keep-going", options.keep_going, "Go on after a seed that failed");
   command->add_flag("--twice", options.twice,
@@ -222,7 +232,10 @@ int sim_command(const SimCommandOptions& options, const ApplyPolicy* planted) {
   sim::RunOptions run;
   run.seed = report.first_seed;
   run.faults = *faults;
-  if (plan) run.plan = plan->plan;
+  if (plan) {
+    run.plan = plan->plan;
+    run.load = plan->load;
+  }
   run.planted.apply = planted;
   run.trace_lines = options.trace ? kTraceLines : 0;
   run.shared_trace = shared_trace.get();

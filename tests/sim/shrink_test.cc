@@ -41,10 +41,11 @@ bool holds_all(const std::vector<Fault>& plan, const std::vector<std::uint64_t>&
 }
 
 bool fails_by(const std::string& checker, std::uint64_t seed, const std::vector<Fault>& plan,
-              const Planted& planted) {
+              const Planted& planted, const LessLoad& load = {}) {
   RunOptions options;
   options.seed = seed;
   options.plan = plan;
+  options.load = load;
   options.planted = planted;
   const auto failures = run_seed(options).failures;
   return std::any_of(failures.begin(), failures.end(),
@@ -58,7 +59,7 @@ TEST_CASE("sim/shrink: what is left is exactly what it takes, as short as it may
        {std::vector<std::uint64_t>{}, {0}, {99}, {3, 4}, {0, 50, 99}, {10, 30, 31, 77, 78, 79}}) {
     ShrinkOptions options;
     options.plan = faults_by_hand(100);
-    options.fails = [&](const std::vector<Fault>& plan) {
+    options.fails = [&](const std::vector<Fault>& plan, const LessLoad&) {
       return holds_all(plan, needed) && std::all_of(plan.begin(), plan.end(), [](const Fault& fault) {
                return fault.number != 50 || fault.length >= milliseconds(10);
              });
@@ -79,11 +80,38 @@ TEST_CASE("sim/shrink: when its runs are used up it says so, and what is left st
   ShrinkOptions options;
   options.plan = faults_by_hand(100);
   options.runs_max = 20;
-  options.fails = [](const std::vector<Fault>& plan) { return holds_all(plan, {1, 20, 40, 60, 80}); };
+  options.fails = [](const std::vector<Fault>& plan, const LessLoad&) {
+    return holds_all(plan, {1, 20, 40, 60, 80});
+  };
   const Shrunk shrunk = shrink(options);
   CHECK_FALSE(shrunk.least);
   CHECK(shrunk.runs == 20);
-  CHECK(options.fails(shrunk.plan));
+  CHECK(options.fails(shrunk.plan, {}));
+}
+
+TEST_CASE("sim/shrink: of the load no more is left than it takes, after the faults") {
+  ShrinkOptions options;
+  options.plan = faults_by_hand(20);
+  options.clients = 8;
+  options.calls = 500;
+  bool whole_plan = false;
+  options.fails = [&](const std::vector<Fault>& plan, const LessLoad& load) {
+    whole_plan = whole_plan || (plan.size() > 1 && (load.clients != 0 || load.calls != 0));
+    return holds_all(plan, {7}) && (load.calls == 0 || load.calls >= 90) &&
+           (load.clients == 0 || load.clients >= 3);
+  };
+  const Shrunk shrunk = shrink(options);
+  CHECK(shrunk.plan.size() == 1);
+  CHECK(shrunk.load.calls >= 90);
+  CHECK(shrunk.load.calls < 103);
+  CHECK(shrunk.load.clients == 3);
+  CHECK_FALSE(whole_plan);
+  // All of it is needed. Expect: nothing is said of it
+  options.fails = [](const std::vector<Fault>&, const LessLoad& load) {
+    return load.clients == 0 && load.calls == 0;
+  };
+  CHECK(shrink(options).load.calls == 0);
+  CHECK(shrink(options).load.clients == 0);
 }
 
 TEST_CASE("sim/shrink: of a seed that fails a few faults are left, none of them for nothing") {
@@ -103,19 +131,19 @@ TEST_CASE("sim/shrink: of a seed that fails a few faults are left, none of them 
   REQUIRE(seed <= 100);
   ShrinkOptions options;
   options.plan = plan_of(run);
-  options.fails = [&](const std::vector<Fault>& plan) {
+  options.fails = [&](const std::vector<Fault>& plan, const LessLoad&) {
     return fails_by("link_contract", seed, plan, planted);
   };
   const Shrunk shrunk = shrink(options);
   MESSAGE("seed " << seed << ": " << shrunk.plan.size() << " of " << options.plan.size() << " faults, "
                   << shrunk.runs << " runs");
-  CHECK(options.fails(shrunk.plan));
+  CHECK(options.fails(shrunk.plan, {}));
   CHECK(shrunk.plan.size() < options.plan.size());
   if (shrunk.least) {
     for (std::size_t i = 0; i < shrunk.plan.size(); ++i) {
       std::vector<Fault> rest = shrunk.plan;
       rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(i));
-      CHECK_FALSE(options.fails(rest));
+      CHECK_FALSE(options.fails(rest, {}));
     }
   }
   CHECK_FALSE(fails_by("link_contract", seed, shrunk.plan, {}));
@@ -125,6 +153,7 @@ TEST_CASE("sim/plan_file: what was written is read, and what contradicts itself 
   PlanFile file;
   file.seed = 17;
   file.checker = "acked";
+  file.load = {3, 40};
   RunOptions options;
   options.seed = 17;
   file.plan = plan_of(options);
@@ -135,6 +164,8 @@ TEST_CASE("sim/plan_file: what was written is read, and what contradicts itself 
   CHECK(read->seed == 17);
   CHECK(read->checker == "acked");
   CHECK(read->planted.empty());
+  CHECK(read->load.clients == 3);
+  CHECK(read->load.calls == 40);
   CHECK(plan_text(*read) == text);
   const std::string head = "tidelock sim plan 1\n";
   for (const auto& each : std::vector<std::pair<std::string, std::string>>{
@@ -144,6 +175,8 @@ TEST_CASE("sim/plan_file: what was written is read, and what contradicts itself 
            {head + "seed\n", "line 2"},
            {head + "seed x\n", "line 2"},
            {head + "seed 1\nworld moon\n", "moon"},
+           {head + "seed 1\ncalls 0\n", "line 3"},
+           {head + "seed 1\nclients x\n", "line 3"},
            {head + "seed 1\nfault 1 5 cut 0 7\n", "line 3"},
            {head + "seed 1\nfault 1 5 cute 0 7 9\n", "cute"},
            {head + "seed 1\nfault 1 -5 cut 0 7 9\n", "a time"},
@@ -169,12 +202,13 @@ TEST_CASE("sim/kept: what once failed does not fail any more, and what a planted
     RunOptions options;
     options.seed = kept->seed;
     options.plan = kept->plan;
+    options.load = kept->load;
     for (const Failure& failure : run_seed(options).failures)
       FAIL_CHECK(failure.checker << ": " << failure.text);
     if (kept->planted.empty()) continue;
     const auto planted = planted_bug(kept->planted);
     REQUIRE(planted);
-    CHECK(fails_by(kept->checker, kept->seed, kept->plan, *planted));
+    CHECK(fails_by(kept->checker, kept->seed, kept->plan, *planted, kept->load));
   }
   CHECK(files >= 3);
 }

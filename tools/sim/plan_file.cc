@@ -16,6 +16,9 @@ constexpr std::string_view kFirstLine = "tidelock sim plan 1";
 constexpr std::int64_t kLatestNs = seconds(1'000).ns;
 constexpr std::int64_t kLongestNs = seconds(100'000).ns;
 
+/// Clients and calls: more than any seed draws.
+constexpr std::uint32_t kLoadMost = 10'000;
+
 Error bad_line(std::size_t number, const std::string& why) {
   return Error::from_errno(EINVAL, fmt::format("line {} of the plan: {}", number, why));
 }
@@ -31,12 +34,22 @@ Result<Fault> parse_fault(std::istringstream& words, std::size_t number) {
   return fault;
 }
 
+Result<std::uint32_t> parse_count(std::istringstream& words, std::size_t number) {
+  std::uint32_t count = 0;
+  words >> count;
+  if (words.fail() || count == 0 || count > kLoadMost)
+    return bad_line(number, "a count of 1 to " + std::to_string(kLoadMost));
+  return count;
+}
+
 }  // namespace
 
 std::string plan_text(const PlanFile& file) {
   std::string text = fmt::format("{}\nworld streams\nseed {}\n", kFirstLine, file.seed);
   if (!file.checker.empty()) text += "checker " + file.checker + "\n";
   if (!file.planted.empty()) text += "planted " + file.planted + "\n";
+  if (file.load.clients != 0) text += fmt::format("clients {}\n", file.load.clients);
+  if (file.load.calls != 0) text += fmt::format("calls {}\n", file.load.calls);
   for (const Fault& fault : file.plan) {
     text += fmt::format("fault {} {} {} {} {} {}\n", fault.number, fault.at.ns, name_of(fault.kind),
                         fault.replica, fault.length.ns, fault.detail);
@@ -69,6 +82,10 @@ Result<PlanFile> parse_plan(std::string_view text) {
       words >> file.checker;
     } else if (key == "planted") {
       words >> file.planted;
+    } else if (key == "clients") {
+      TL_TRY(file.load.clients, parse_count(words, number));
+    } else if (key == "calls") {
+      TL_TRY(file.load.calls, parse_count(words, number));
     } else if (key == "fault") {
       TL_TRY(const Fault fault, parse_fault(words, number));
       file.plan.push_back(fault);

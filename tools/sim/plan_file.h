@@ -10,6 +10,7 @@
 #include <tidelock/base/result.h>
 
 #include "plan.h"
+#include "shape.h"
 
 namespace tidelock::sim {
 
@@ -17,6 +18,7 @@ struct PlanFile {
   std::uint64_t seed = 1;
   std::string checker;  ///< that fails with it; empty: not said
   std::string planted;  ///< the test's name of the fault that is planted; empty: none
+  LessLoad load;
   std::vector<Fault> plan;
 };
 

@@ -23,7 +23,8 @@ RunResult run_seed(const RunOptions& options) {
   RunResult result;
   result.seed = options.seed;
   {
-    StreamsWorld streams(world, Streams(options.seed), plan_of(options), options.planted);
+    StreamsWorld streams(world, options.load.of(draw_shape(Streams(options.seed))), plan_of(options),
+                         options.planted);
     streams.run();
     result.counts = streams.counts();
     result.calls = streams.calls();

@@ -11,6 +11,7 @@
 #include "history.h"
 #include "plan.h"
 #include "planted.h"
+#include "shape.h"
 #include "shared_trace.h"
 #include "verdict.h"
 
@@ -20,6 +21,7 @@ struct RunOptions {
   std::uint64_t seed = 1;
   FaultMask faults = all_faults();
   std::optional<std::vector<Fault>> plan;  ///< instead of the one that is drawn
+  LessLoad load;                           ///< likewise
   SharedTrace* shared_trace = nullptr;     ///< gets the trace's text, too
   Planted planted;                         ///< nothing: production's code as it is
   std::size_t trace_lines = 0;             ///< how many of the last events are kept as text

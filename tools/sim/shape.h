@@ -32,6 +32,17 @@ struct Shape {
   NodeOptions node;
   WireOptions wire;
 };
+/// What of a shape's load is left out: 0 keeps what the seed has drawn.
+struct LessLoad {
+  std::uint32_t clients = 0;
+  std::uint32_t calls = 0;
+  [[nodiscard]] Shape of(Shape shape) const {
+    if (clients != 0) shape.clients = clients;
+    if (calls != 0) shape.calls = calls;
+    return shape;
+  }
+};
+
 /// Of values that travel in fragments.
 inline constexpr std::size_t kLargeValueBytesLeast = 33'000;
 inline constexpr std::size_t kLargeValueBytesMost = 93'000;

@@ -11,11 +11,13 @@ constexpr std::int64_t kShortestNs = 1'000;
 
 class Shrinking {
  public:
-  explicit Shrinking(const ShrinkOptions& options) : options_(options), shrunk_{options.plan, 0, false} {}
+  explicit Shrinking(const ShrinkOptions& options) : options_(options), shrunk_{options.plan, {}, 0, false} {}
 
   Shrunk run() {
     cut();
     shorten();
+    lessen(&LessLoad::calls, options_.calls);
+    lessen(&LessLoad::clients, options_.clients);
     return std::move(shrunk_);
   }
 
@@ -26,7 +28,7 @@ class Shrinking {
   bool keep(std::vector<Fault> plan) {
     if (over()) return false;
     ++shrunk_.runs;
-    if (!options_.fails(plan)) return false;
+    if (!options_.fails(plan, shrunk_.load)) return false;
     shrunk_.plan = std::move(plan);
     return true;
   }
@@ -70,6 +72,20 @@ class Shrinking {
         std::vector<Fault> shorter = shrunk_.plan;
         shorter[i].length.ns /= 2;
         if (!keep(std::move(shorter))) break;
+      }
+    }
+  }
+
+  /// Halves what was drawn as long as that still fails, then takes an eighth off at a time.
+  void lessen(std::uint32_t LessLoad::*which, std::uint32_t drawn) {
+    for (const std::uint32_t part : {2U, 8U}) {
+      while (!over() && drawn > 1) {
+        LessLoad less = shrunk_.load;
+        less.*which = drawn - std::max(drawn / part, 1U);
+        ++shrunk_.runs;
+        if (!options_.fails(shrunk_.plan, less)) break;
+        shrunk_.load = less;
+        drawn = less.*which;
       }
     }
   }

@@ -19,10 +19,9 @@ constexpr Duration kEndMost = seconds(10);
 
 }  // namespace
 
-StreamsWorld::StreamsWorld(World& world, const Streams& streams, std::vector<Fault> plan,
-                           const Planted& planted)
+StreamsWorld::StreamsWorld(World& world, const Shape& shape, std::vector<Fault> plan, const Planted& planted)
     : world_(world),
-      shape_(draw_shape(streams)),
+      shape_(shape),
       oracle_(shape_.keys),
       plan_(std::move(plan)),
       target_(world.add(*this)),

@@ -18,7 +18,7 @@ namespace tidelock::sim {
 
 class StreamsWorld final : public EventTarget {
  public:
-  StreamsWorld(World& world, const Streams& streams, std::vector<Fault> plan, const Planted& planted);
+  StreamsWorld(World& world, const Shape& shape, std::vector<Fault> plan, const Planted& planted);
   ~StreamsWorld() override;
 
   /// Runs to the end and checks what can be checked only there.

@@ -3,6 +3,14 @@
 #include <tidelock/replication/admission.h>
 
 namespace tidelock {
+namespace {
+
+Refusal busy_for(Duration wait, ShardId shard) {
+  const auto wait_ms = static_cast<std::uint64_t>((wait.ns + 999'999) / 1'000'000);
+  return {RefusalReason::busy, wait_ms, shard.value};
+}
+
+}  // namespace
 
 Verdict Admission::judge(const Hello& theirs) {
   if (const auto refusal = check(theirs)) return *refusal;
@@ -47,10 +55,19 @@ bool Admission::needs_snapshot(const Hello& theirs) const {
          primary_.sends_snapshots();
 }
 
-std::optional<Refusal> Admission::check(const Hello& theirs) const {
+std::optional<Refusal> Admission::check(const Hello& theirs) {
   if (auto refusal = check_terms(theirs)) return refusal;
-  if (primary_.attached(theirs.node)) return Refusal{RefusalReason::busy, 0, theirs.shard.value};
-  return check_position(theirs);
+  if (auto refusal = check_position(theirs)) return refusal;
+  Duration left{};
+  switch (primary_.sender().claim(theirs.node, left)) {
+    case Sender::Claim::free:
+      break;
+    case Sender::Claim::wait:
+      return busy_for(left, theirs.shard);
+    case Sender::Claim::taken:
+      return Refusal{RefusalReason::busy, 0, theirs.shard.value};
+  }
+  return std::nullopt;
 }
 
 std::optional<Refusal> Admission::check_terms(const Hello& theirs) const {
@@ -65,6 +82,9 @@ std::optional<Refusal> Admission::check_terms(const Hello& theirs) const {
   if (theirs.role != NodeRole::replica) {
     return Refusal{RefusalReason::role, static_cast<std::uint64_t>(NodeRole::primary),
                    static_cast<std::uint64_t>(theirs.role)};
+  }
+  if (theirs.node == terms.node && terms.node != 0) {
+    return Refusal{RefusalReason::node, terms.node, theirs.node};
   }
   if (theirs.shard_count != terms.shard_count) {
     return Refusal{RefusalReason::shard_count, terms.shard_count, theirs.shard_count};
@@ -98,8 +118,7 @@ std::optional<Refusal> Admission::check_position(const Hello& theirs) const {
   if (needs_snapshot(theirs)) {
     const Duration wait = primary_.snapshot_wait(theirs.node);
     if (wait == Duration{}) return std::nullopt;
-    const auto wait_ms = static_cast<std::uint64_t>((wait.ns + 999'999) / 1'000'000);
-    return Refusal{RefusalReason::busy, wait_ms, theirs.shard.value};
+    return busy_for(wait, theirs.shard);
   }
   if (theirs.last_lsn.next() < first)
     return Refusal{RefusalReason::behind_log, first.value, theirs.last_lsn.value};

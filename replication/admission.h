@@ -29,7 +29,7 @@ class Admission final : public Door {
   Status attach(std::unique_ptr<Link> link, const Hello& theirs, const Hello& ours) override;
 
  private:
-  [[nodiscard]] std::optional<Refusal> check(const Hello& theirs) const;
+  [[nodiscard]] std::optional<Refusal> check(const Hello& theirs);
   [[nodiscard]] std::optional<Refusal> check_terms(const Hello& theirs) const;
   [[nodiscard]] std::optional<Refusal> check_position(const Hello& theirs) const;
   /// The log no longer has what follows, but a snapshot can stand in for it.

@@ -149,9 +149,6 @@ Status Following::connect(Instant deadline) {
   lineage_ = {peer.hello.history, peer.hello.routing_seed, peer.hello.epoch};
   connected_at_ = reactor_.now();
   connected_lsn_ = ours.last_lsn;
-  snapshot_comes_ = peer.hello.flags.snapshot;
-  snapshot_lsn_ = {};
-  snapshots_before_ = replica_.stats().snapshots.load(std::memory_order_relaxed);
   observer_.follows(lineage_);
   state_ = State::following;
   TL_TRY(peer.link->start(reactor_));
@@ -164,7 +161,7 @@ Status Following::connect(Instant deadline) {
 /// The primary has accepted, but takes the link to its core a moment later. Only then is a write there that
 /// asks for an acknowledgement no longer refused, and start() promises that much.
 Status Following::await_counted(Instant deadline) {
-  while (!counted()) {
+  while (!replica_.counted()) {
     if (stopping_) return ReactorErrc::closed;
     if (!replica_.connected()) {
       return Error(ReplicationErrc::link_closed, "the primary took the link and dropped it: " + lost_reason_);
@@ -179,17 +176,6 @@ Status Following::await_counted(Instant deadline) {
     if (this_fiber::sleep_for(kLook) == Wakeup::cancelled) return ReactorErrc::cancelled;
   }
   return {};
-}
-
-/// Who got a snapshot counts there once it has acknowledged it. The commit LSN tells: it covers the snapshot
-/// when that acknowledgement has come, or another replica's, which is as good.
-bool Following::counted() {
-  if (!replica_.heard()) return false;
-  if (!snapshot_comes_) return true;
-  const ReplicaStats& stats = replica_.stats();
-  if (stats.snapshots.load(std::memory_order_relaxed) == snapshots_before_) return false;
-  if (snapshot_lsn_ == Lsn{}) snapshot_lsn_ = replica_.applied_lsn();
-  return stats.commit_lsn.load(std::memory_order_relaxed) >= snapshot_lsn_.value;
 }
 
 Status Following::check_answer(const Hello& theirs) const {

@@ -80,7 +80,6 @@ class Following {
   void reconnect();
   Status connect(Instant deadline);
   Status await_counted(Instant deadline);
-  bool counted();
   [[nodiscard]] Status check_answer(const Hello& theirs) const;
   [[nodiscard]] Instant after_back_off();
 
@@ -94,9 +93,6 @@ class Following {
   std::uint32_t attempts_ = 0;  ///< since a link was of use
   Instant connected_at_{};      ///< the newest link, and where it began
   Lsn connected_lsn_{};
-  bool snapshot_comes_ = false;         ///< as the primary said
-  std::uint64_t snapshots_before_ = 0;  ///< that were whole then
-  Lsn snapshot_lsn_{};                  ///< up to which it is whole, once it is
   Instant retry_at_{};
   std::string lost_reason_;
   std::string last_failure_;  ///< as it was observed

@@ -1,5 +1,7 @@
 // Room in the log, first come first served, and the writer's turn that a fragmented put holds.
 #include <algorithm>
+#include <bit>
+#include <string>
 #include <utility>
 
 #include <tidelock/base/check.h>
@@ -73,6 +75,7 @@ Status Primary::State::wait_for_room(std::uint32_t bytes, Instant deadline) {
   }
   if (closed) return ReactorErrc::closed;
   bump(stats.log_full_waits);
+  if (room_head == nullptr && !fragmenting) held_at = reactor.now();
   RoomWaiter waiter(bytes);
   push_room(waiter);
   Wakeup wakeup = Wakeup::notified;
@@ -109,54 +112,92 @@ void Primary::State::refuse_room() {
   for (RoomWaiter* waiter = room_head; waiter != nullptr; waiter = waiter->next) waiter->queue.notify_one();
 }
 
-/// Drops the peers that stand in the way of `bytes`, furthest behind first, as long as enough others keep up.
-/// True if there is room then. Not while somebody walks the peers.
+/// Drops the peers that stand in the way of `bytes`, furthest behind first, if that leaves room: all of them
+/// may go, and no closed link still reads what is needed. True if there is room then. Not while somebody
+/// walks the peers.
 bool Primary::State::make_room(std::uint32_t bytes) {
-  if (!options.c.has_value()) return false;
   sender.sweep();
+  const std::uint64_t position = log.room_from(bytes);
   while (!log.fits(bytes)) {
     const std::vector<Peer>& peers = sender.peers();
     const auto last = std::min_element(peers.begin(), peers.end(), [](const Peer& a, const Peer& b) {
       return a.needs_from() < b.needs_from();
     });
-    // Else it is closed links that still read the log, or what was given away already.
-    if (last == peers.end() || last->needs_from() >= log.room_from(bytes) || !dispensable(*last))
-      return false;
+    if (last == peers.end() || last->needs_from() >= position || !may_drop_before(position)) return false;
     // Ask once more before judging: it may be this node that stood still.
-    sender.offer(static_cast<std::size_t>(last - peers.begin()));
+    const auto index = static_cast<std::size_t>(last - peers.begin());
+    sender.offer(index);
     if (log.fits(bytes)) break;
-    if (!dispensable(*last)) return false;
+    if (!may_drop_before(position)) return false;
     bump(stats.backlog_drops);
-    last->link->close("the replica has not taken what the log has no more room for, and enough others have");
-    sender.sweep();
+    sender.drop_for_room(index, why_dropped(*last, position));
   }
   return true;
+}
+
+/// All peers that need the log before `position` may be dropped, and then nothing needs it.
+bool Primary::State::may_drop_before(std::uint64_t position) const {
+  const std::vector<Peer>& peers = sender.peers();
+  return sender.departing_needs_from() >= position &&
+         std::all_of(peers.begin(), peers.end(), [&](const Peer& peer) {
+           return peer.needs_from() >= position || dispensable(peer, position);
+         });
 }
 
 /// For whoever waits for room: others may have gone ahead meanwhile, or fallen silent.
 void Primary::State::make_room_for_next() {
   const RoomWaiter* const next = fragmenting ? fragment_waiter : room_head;
-  if (next != nullptr) make_room(next->bytes);
+  if (next == nullptr) return;
+  const Instant now = reactor.now();
+  sender.count_held(log.room_from(next->bytes), now - std::exchange(held_at, now));
+  make_room(next->bytes);
 }
 
-/// It took something within two heartbeats, or had nothing to take, and said something.
-bool Primary::State::keeps_up(const Peer& peer) const {
-  const Duration lately = options.heartbeat * 2;
-  return peer.link->state() == LinkState::ready && reactor.now() - peer.progress_at <= lately &&
-         reactor.now() - peer.link->last_heard() <= lately;
+/// Those that would stay and are, one by one, enough reason to let `peer` go: they count, keep up and are at
+/// least half of the log ahead of it.
+std::uint32_t Primary::State::ahead_of(const Peer& peer, std::uint64_t position) const {
+  const std::vector<Peer>& peers = sender.peers();
+  return static_cast<std::uint32_t>(std::count_if(peers.begin(), peers.end(), [&](const Peer& other) {
+    return other.counts() && other.needs_from() >= position && sender.keeps_up(other) &&
+           other.completed >= peer.completed + log.capacity() / 2;
+  }));
 }
 
-/// Enough others that count keep up, and this one does not: it is silent, or as many as are needed (one at
-/// least) are half of the log ahead of it. A burst that outruns all of them alike drops none.
-bool Primary::State::dispensable(const Peer& peer) const {
+/// Who takes a snapshot counts for nothing yet, and may hold writers up for link_timeout in all. Else enough
+/// that count have to stay and keep up, and this one does not: it is silent or takes nothing, or as many as
+/// are needed (one at least) are half of the log ahead of it. A burst that outruns all of them alike drops
+/// none.
+bool Primary::State::dispensable(const Peer& peer, std::uint64_t position) const {
+  if (peer.syncing && peer.held >= options.link_timeout) return true;
+  if (!options.c.has_value()) return false;
   std::uint32_t others = 0;
-  std::uint32_t ahead = 0;
   for (const Peer& other : sender.peers()) {
-    if (&other == &peer || !other.counts() || !keeps_up(other)) continue;
-    ++others;
-    ahead += other.completed >= peer.completed + log.capacity() / 2 ? 1 : 0;
+    others += other.counts() && other.needs_from() >= position && sender.keeps_up(other) ? 1 : 0;
   }
-  return others >= c && (!keeps_up(peer) || ahead >= replicas_needed);
+  if (others < c || (peer.counts() && others < nodes_wanted())) return false;
+  return !sender.keeps_up(peer) || ahead_of(peer, position) >= replicas_needed;
+}
+
+/// As many as anybody waits for who can still be answered.
+std::uint32_t Primary::State::nodes_wanted() const {
+  const std::uint64_t possible = nodes >= kAckReplicasMax ? ~0ULL : level_bit(nodes + 1) - 1;
+  std::uint32_t wanted = 0;
+  for (std::uint64_t left = levels_waited & possible; left != 0; left &= left - 1) {
+    const auto level = static_cast<std::uint32_t>(std::countr_zero(left));
+    if (!levels[level].idle()) wanted = level + 1;
+  }
+  return wanted;
+}
+
+std::string Primary::State::why_dropped(const Peer& peer, std::uint64_t position) const {
+  const std::string what = "the log has no room for what the replica has not taken; ";
+  if (!sender.keeps_up(peer)) {
+    return what + "it took or said nothing for two heartbeats, and enough others keep up";
+  }
+  if (peer.syncing && peer.held >= options.link_timeout) {
+    return what + "during its snapshot it has held writers up for " + milliseconds_text(peer.held);
+  }
+  return what + std::to_string(ahead_of(peer, position)) + " others are at least half of the log ahead of it";
 }
 
 void Primary::State::push_room(RoomWaiter& waiter) {
@@ -220,6 +261,7 @@ void Primary::State::append_fragment(const EntryView& fragment) {
   const std::uint32_t bytes = entry_bytes(EntryKind::fragment, fragment.key.size(), fragment.value.size());
   RoomWaiter waiter(bytes);
   fragment_waiter = &waiter;
+  held_at = reactor.now();
   while (!log.fits(bytes) && !make_room(bytes)) {
     const Wakeup wakeup = waiter.queue.wait(reactor.now() + options.link_timeout * 2);
     if (wakeup == Wakeup::notified) continue;

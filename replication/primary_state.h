@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include <tidelock/base/check.h>
 #include <tidelock/base/counter.h>
 #include <tidelock/replication/errc.h>
 #include <tidelock/replication/primary.h>
@@ -33,6 +35,9 @@ struct Primary::State final : Sender::Owner {
     Lsn applied{};
     LsnList<AckWaiter> received_waiters;
     LsnList<AckWaiter> applied_waiters;
+    [[nodiscard]] bool idle() const {
+      return received_waiters.head() == nullptr && applied_waiters.head() == nullptr;
+    }
     [[nodiscard]] Lsn lsn(AckLevel level) const { return level == AckLevel::received ? received : applied; }
     LsnList<AckWaiter>& waiters(AckLevel level) {
       return level == AckLevel::received ? received_waiters : applied_waiters;
@@ -66,7 +71,7 @@ struct Primary::State final : Sender::Owner {
         sender(owner, ring, its_line != nullptr ? *its_line : own_line, sender_options(), *this, stats),
         c(chosen.c.value_or(0)),
         replicas_needed(std::max(c, 1U)),
-        levels_used(replicas_needed) {
+        levels_standing(level_bit(1) | level_bit(replicas_needed)) {
     counts.reserve(16);
   }
 
@@ -82,6 +87,7 @@ struct Primary::State final : Sender::Owner {
     return options.c == 0U ? log.last_lsn() : levels[replicas_needed - 1].applied;
   }
   [[nodiscard]] bool hurried() const override { return room_head != nullptr || fragmenting; }
+  [[nodiscard]] bool short_of_replicas() const override { return too_few(); }
   void log_released() override { wake_room(); }
   void peers_changed() override;
   void link_lost(const std::string& reason) override;
@@ -100,8 +106,11 @@ struct Primary::State final : Sender::Owner {
   Status wait_for_room(std::uint32_t bytes, Instant deadline);
   bool make_room(std::uint32_t bytes);
   void make_room_for_next();
-  [[nodiscard]] bool keeps_up(const Peer& peer) const;
-  [[nodiscard]] bool dispensable(const Peer& peer) const;
+  [[nodiscard]] bool may_drop_before(std::uint64_t position) const;
+  [[nodiscard]] std::uint32_t ahead_of(const Peer& peer, std::uint64_t position) const;
+  [[nodiscard]] bool dispensable(const Peer& peer, std::uint64_t position) const;
+  [[nodiscard]] std::string why_dropped(const Peer& peer, std::uint64_t position) const;
+  [[nodiscard]] std::uint32_t nodes_wanted() const;
   void append_fragment(const EntryView& fragment);
   void wake_room();
   void refuse_room();
@@ -110,13 +119,23 @@ struct Primary::State final : Sender::Owner {
   void remove_room(RoomWaiter& waiter);
 
   // primary_waiters.cc
-  /// Of so many replicas, 0: those that are needed. It is measured from when it is first asked for.
+  /// Of so many replicas, 0: those that are needed. Other levels than that, and one replica's, are measured
+  /// as long as somebody waits at them, and when they are asked for.
   Level& level_of(std::uint32_t replicas) {
     const std::uint32_t asked = replicas == 0 ? replicas_needed : replicas;
-    if (asked > levels_used) use_levels(asked);
+    TL_ASSERT(asked <= kAckReplicasMax, "more replicas than a write can wait for");
+    if (((levels_standing | levels_waited) & level_bit(asked)) == 0) measure(asked);
     return levels[asked - 1];
   }
-  void use_levels(std::uint32_t replicas);
+  [[nodiscard]] static constexpr std::uint64_t level_bit(std::uint32_t replicas) {
+    return std::uint64_t{1} << (replicas - 1);
+  }
+  /// Somebody waits there from now on.
+  LsnList<AckWaiter>& waiters_at(Level& level, AckLevel ack) {
+    levels_waited |= level_bit(static_cast<std::uint32_t>(&level - levels.data()) + 1);
+    return level.waiters(ack);
+  }
+  void forget_idle_levels();
   void measure(std::uint32_t replicas);
   void measure_all();
   [[nodiscard]] Lsn kth(std::uint32_t replicas, Lsn Peer::*lsn);
@@ -142,12 +161,14 @@ struct Primary::State final : Sender::Owner {
   std::uint32_t replicas_needed;              ///< by who does not say
   std::uint32_t nodes = 0;                    ///< connected
   std::array<Level, kAckReplicasMax> levels;  ///< of 1, 2, ... replicas
-  std::uint32_t levels_used;                  ///< as far as anybody has asked
+  std::uint64_t levels_standing;              ///< a bit each: are measured whoever waits
+  std::uint64_t levels_waited = 0;            ///< may have waiters
   std::vector<AppliedLsn> counts;
   bool closed = false;  ///< nothing will be acknowledged any more
 
   bool fragmenting = false;
   RoomWaiter* fragment_waiter = nullptr;  ///< the one who is fragmenting, when the log is full
+  Instant held_at{};                      ///< who waits for room has been counted up to here as held up
   RoomWaiter* room_head = nullptr;
   RoomWaiter* room_tail = nullptr;
   std::uint32_t admitted_bytes =

@@ -1,5 +1,6 @@
 // Who waits for an LSN to reach a level: FIFO lists by LSN, one timer for all deadlines.
 #include <algorithm>
+#include <bit>
 #include <optional>
 
 #include <tidelock/base/check.h>
@@ -46,12 +47,18 @@ void Primary::State::measure(std::uint32_t replicas) {
 }
 
 void Primary::State::measure_all() {
-  for (std::uint32_t replicas = 1; replicas <= levels_used; ++replicas) measure(replicas);
+  forget_idle_levels();
+  for (std::uint64_t left = levels_standing | levels_waited; left != 0; left &= left - 1) {
+    measure(static_cast<std::uint32_t>(std::countr_zero(left)) + 1);
+  }
 }
 
-void Primary::State::use_levels(std::uint32_t replicas) {
-  TL_ASSERT(replicas <= kAckReplicasMax, "more replicas than a write can wait for");
-  while (levels_used < replicas) measure(++levels_used);
+/// Those whose waiters have all gone by their deadlines.
+void Primary::State::forget_idle_levels() {
+  for (std::uint64_t left = levels_waited; left != 0; left &= left - 1) {
+    const int level = std::countr_zero(left);
+    if (levels[static_cast<std::size_t>(level)].idle()) levels_waited &= ~(std::uint64_t{1} << level);
+  }
 }
 
 // ---- who waits ------------------------------------------------------------------------------------------
@@ -71,7 +78,7 @@ Status Primary::wait(Lsn lsn, AckLevel level, Instant deadline, std::uint32_t re
     self.outcome = std::move(status);
     self.queue.notify_one();
   };
-  counted.waiters(level).insert(waiter);
+  state.waiters_at(counted, level).insert(waiter);
   const Wakeup wakeup = waiter.queue.wait(deadline);
   // An answer counts even if the deadline woke the fiber first. After it nothing of the primary is touched:
   // it may be what has ended.
@@ -90,7 +97,7 @@ void Primary::State::add_waiter(AckWaiter& waiter) {
   Level& level = level_of(waiter.replicas);
   if (reached(waiter.lsn, waiter.level, level)) return waiter.done(waiter, {});
   if (closed) return waiter.done(waiter, unknown());
-  level.waiters(waiter.level).insert(waiter);
+  waiters_at(level, waiter.level).insert(waiter);
   // Deadlines mostly ascend, so the timer seldom moves; when it fires it looks for the next one.
   if (!expiry.armed() || waiter.deadline < expiry.deadline()) reactor.timers().arm(expiry, waiter.deadline);
 }
@@ -102,8 +109,8 @@ void Primary::State::wake_reached() {
   const auto wakes_to = [this](Lsn lsn) {
     return options.policy == nullptr ? lsn : options.policy->wakes_to(lsn);
   };
-  for (std::uint32_t i = 0; i < levels_used; ++i) {
-    Level& level = levels[i];
+  for (std::uint64_t left = levels_waited; left != 0; left &= left - 1) {
+    Level& level = levels[static_cast<std::size_t>(std::countr_zero(left))];
     while (AckWaiter* waiter = level.received_waiters.pop_reached(wakes_to(level.received)))
       waiter->done(*waiter, {});
     while (AckWaiter* waiter = level.applied_waiters.pop_reached(wakes_to(level.applied)))

@@ -39,6 +39,7 @@ Status Replica::attach(std::unique_ptr<Link> link, HistoryId history, Epoch epoc
 }
 const Link* Replica::link() const { return state_->link.get(); }
 bool Replica::connected() const { return state_->link && state_->link->state() == LinkState::ready; }
+bool Replica::counted() const { return connected() && state_->counted; }
 bool Replica::heard() const {
   if (!connected()) return false;
   const LinkCounters& counters = state_->link->counters();
@@ -95,6 +96,7 @@ Status Replica::State::attach(std::unique_ptr<Link> next, HistoryId its_history,
   received = applied;
   received_acknowledged = applied_acknowledged = applied_here();
   fresh = true;
+  counted = false;
   // What it has applied is acknowledged at once: no hello counts.
   sent_at = reactor.now() + Duration{-options.heartbeat.ns};
   set_gauge(stats.received_lsn, received.value);

@@ -99,8 +99,10 @@ class Replica final : public PollSource {
   Status attach(std::unique_ptr<Link> link, HistoryId history, Epoch epoch, bool snapshot_comes = false);
   [[nodiscard]] bool connected() const;
   [[nodiscard]] const Link* link() const;  ///< null: none
-  /// True once the link has brought anything: the primary has it on its core, too, and counts this replica.
+  /// True once the link has brought anything: the primary has it on its core, too.
   [[nodiscard]] bool heard() const;
+  /// True while the primary says that acknowledgements of this replica count: not before a snapshot is whole.
+  [[nodiscard]] bool counted() const;
   [[nodiscard]] bool takes_snapshots() const;
   /// Called on the loop whenever a link was lost, with the reason; not for one that close() or attach() ends.
   void on_link_lost(std::function<void(const std::string& reason)> handler);

@@ -61,6 +61,7 @@ std::uint32_t Replica::State::take_controls(std::uint32_t budget) {
     told = std::max(told, frame->commit_lsn);
     if (options.policy != nullptr && options.policy->believes_notification() && told > applied)
       publish_applied(told);
+    counted = frame->whole;
     goodbye = goodbye || frame->closing;
   }
   if (taken > 0) note_commit();

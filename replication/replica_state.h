@@ -133,6 +133,7 @@ struct Replica::State {
   Epoch entry_epoch;           ///< of the newest entry: the backlog may hold entries of earlier epochs
   Epoch entry_epoch_served{};  ///< what it was when the snapshot under way began
   bool fresh = false;          ///< the link has brought no frame yet
+  bool counted = false;        ///< as the primary says
   Lsn received{};              ///< checked; the newest that is whole; during a snapshot in its shadow
   Lsn applied{};               ///< visible
   Lsn told{};                  ///< the primary's commit LSN

@@ -32,7 +32,7 @@ Status Sender::take_link(Link& link) {
 void Sender::add_peer(Peer peer, std::unique_ptr<Link> link) {
   peer.batches_before = link->batches_completed();
   peer.link = std::move(link);
-  peer.sent_at = peer.progress_at = peer.range_at = peer.owes_since = reactor_.now();
+  peer.sent_at = peer.progress_at = peer.range_at = peer.owes_since = peer.said_at = reactor_.now();
   peers_.push_back(std::move(peer));
   send_control(peers_.back(), false);  // tells the replica that it is on this core from now on
   owner_.peers_changed();
@@ -67,6 +67,54 @@ bool Sender::attached(std::uint32_t node) const {
 Error Sender::busy(std::uint32_t node) {
   return Error(ReplicationErrc::peer_busy,
                "node " + std::to_string(node) + " has a link that is not yet gone: try again");
+}
+
+Sender::Claim Sender::claim(std::uint32_t node, Duration& left) {
+  const Instant now = reactor_.now();
+  left = {};
+  bool taken = false;
+  bool closed = false;
+  for (Peer& peer : peers_) {
+    if (peer.node() != node || peer.link->state() == LinkState::closed) continue;
+    if (peer.claimed_at == Instant{}) peer.claimed_at = now;
+    const Duration wait = silence_max(peer);
+    if (now - peer.claimed_at < wait) {
+      left = std::max(left, wait - (now - peer.claimed_at));
+    } else if (peer.said_at - peer.claimed_at >= options_.heartbeat) {  // before that it may be an old word
+      taken = true;
+      peer.claimed_at = {};
+    } else {
+      peer.link->close("its node asks for another link and said nothing on this one for " +
+                       milliseconds_text(now - peer.claimed_at));
+      closed = true;
+    }
+  }
+  if (closed && !iterating_) sweep();
+  if (taken) return Claim::taken;
+  return left > Duration{} ? Claim::wait : Claim::free;
+}
+
+/// No longer than a link lives in silence, whatever a peer has made of its pauses.
+Duration Sender::silence_max(const Peer& peer) const {
+  return std::min(std::max(options_.heartbeat, peer.pause) * 2, options_.link_timeout);
+}
+
+bool Sender::keeps_up(const Peer& peer) const {
+  return peer.link->state() == LinkState::ready &&
+         reactor_.now() - peer.progress_at <= options_.heartbeat * 2 &&
+         reactor_.now() - peer.link->last_heard() <= silence_max(peer);
+}
+
+void Sender::drop_for_room(std::size_t peer, const std::string& reason) {
+  back_off_.excuse(peers_[peer].node());
+  peers_[peer].link->close(reason);
+  sweep();
+}
+
+void Sender::count_held(std::uint64_t position, Duration by) {
+  for (Peer& peer : peers_) {
+    if (peer.syncing && peer.needs_from() < position) peer.held = peer.held + by;
+  }
 }
 
 void Sender::dismiss_all(const std::string& reason) {

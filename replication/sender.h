@@ -80,6 +80,8 @@ class Sender {
     [[nodiscard]] virtual Lsn commit_lsn() const = 0;  ///< for what is about to leave
     /// Somebody waits for room, or is amid a put: ranges are small, to leave room for it in a turn.
     [[nodiscard]] virtual bool hurried() const = 0;
+    /// Writes are refused for want of replicas: no snapshot is to wait only because the node had some lately.
+    [[nodiscard]] virtual bool short_of_replicas() const = 0;
     virtual void log_released() = 0;   ///< the log may have room
     virtual void peers_changed() = 0;  ///< one has come, gone or become whole
     /// Its link was lost, for this reason; not for those that dismiss_all() ends. No peers are walked.
@@ -102,9 +104,13 @@ class Sender {
     Lsn received{};
     Lsn applied{};
     Lsn commit_sent{};
+    bool counts_sent = false;        ///< what it was told last of whether it counts
     std::uint64_t wakeups_seen = 0;  ///< of the link's, counted in the statistics already
     Instant sent_at{};
     Instant progress_at{};   ///< when it last took something, or had nothing to take
+    Instant said_at{};       ///< its newest word
+    Duration pause{};        ///< between two words, the longest of late: its own heartbeat, if idle
+    Instant claimed_at{};    ///< when another link was asked for by its number; 0: by none
     bool dismissed = false;  ///< closed by dismiss_all(): not reported as lost
 
     // Of one that gets a snapshot.
@@ -117,6 +123,7 @@ class Sender {
     bool range_refused = false;    ///< until the link has taken or said something
     bool range_left = false;       ///< in this turn
     Instant range_at{};            ///< when a range left
+    Duration held{};               ///< for so long it held writers up
     std::uint64_t live_bytes = 0;  ///< that left after it
     std::uint64_t range_end = 0;   ///< of the log, then
 
@@ -165,6 +172,12 @@ class Sender {
   Status attach_snapshot(std::unique_ptr<Link> link, Follower follower);
   /// With one link a node: true as long as one of its links is not gone.
   [[nodiscard]] bool attached(std::uint32_t node) const;
+  enum class Claim : std::uint8_t { free, wait, taken };
+  /// Whether a link of that node may come. If it has one, that has to say something in the time that follows
+  /// (`left`, as long as the answer is wait): else it is closed, for the node was started anew. If it does
+  /// the number is taken: by the node itself, which does not know yet that it has lost its link, or by
+  /// another.
+  Claim claim(std::uint32_t node, Duration& left);
   [[nodiscard]] bool sends_snapshots() const { return options_.snapshots != nullptr; }
   /// Zero: a snapshot for this node may begin now.
   [[nodiscard]] Duration snapshot_wait(std::uint32_t node) const;
@@ -176,6 +189,9 @@ class Sender {
 
   /// Of closed links: some still read the log.
   [[nodiscard]] bool departing() const { return !departing_.empty(); }
+
+  /// From where on the oldest of them does.
+  [[nodiscard]] std::uint64_t departing_needs_from() const;
 
   /// Takes what has come. Closed links stay in peers() until sweep(), so that what they said is counted.
   std::uint32_t poll(std::uint32_t budget);
@@ -193,6 +209,13 @@ class Sender {
   bool sweep_closed();
   /// Publishes what that one of peers() lacks and its link takes.
   void offer(std::size_t peer) { publish(peers_[peer]); }
+  /// Closes one of them on this node's own account: that it will need a snapshot is not its fault.
+  void drop_for_room(std::size_t peer, const std::string& reason);
+  /// Those that take a snapshot and need the log before `position` have held writers up for so long more.
+  void count_held(std::uint64_t position, Duration by);
+  /// It took something within two heartbeats, or had nothing to take, and said something: within two of its
+  /// own if they are longer.
+  [[nodiscard]] bool keeps_up(const Peer& peer) const;
   /// Says goodbye on all links and closes them.
   void dismiss_all(const std::string& reason);
   /// Without links the log has room for everything, once none reads it any more.
@@ -215,6 +238,7 @@ class Sender {
   void add_peer(Peer peer, std::unique_ptr<Link> link);
   [[nodiscard]] static Error busy(std::uint32_t node);
   bool reap();
+  [[nodiscard]] Duration silence_max(const Peer& peer) const;
   void tick();
   void arm_tick();
 

@@ -88,6 +88,10 @@ void Sender::accept_ack(Peer& peer, const ControlFrame& frame) {
   peer.received = std::max(peer.received, frame.received_lsn);
   peer.applied = std::max(peer.applied, frame.applied_lsn);
   acknowledged_ = true;
+  // A busy one soon brings down what an idle one's heartbeat has made of it.
+  const Duration pause = reactor_.now() - peer.said_at;
+  peer.pause = std::max(pause, peer.pause - Duration{(peer.pause - pause).ns / 8});
+  peer.said_at = reactor_.now();
   accept_whole(peer);
   if (frame.closing) peer.link->close("the replica said goodbye");
 }
@@ -111,6 +115,12 @@ void Sender::release_log() {
   if (options_.policy != nullptr) needed = needed_by_policy();
   log_.release_to(needed);
   owner_.log_released();
+}
+
+std::uint64_t Sender::departing_needs_from() const {
+  std::uint64_t needed = ~0ULL;
+  for (const Departing& peer : departing_) needed = std::min(needed, peer.completed);
+  return needed;
 }
 
 /// Of a planted AckPolicy only.
@@ -138,8 +148,9 @@ void Sender::flush() {
     publish(peer);
     const bool heartbeat_due = now - peer.sent_at >= Duration{options_.heartbeat.ns / 2};
     // A commit LSN beyond what the peer has leaves with the batch that it is still to get.
-    if (peer.commit_sent < std::min(owner_.commit_lsn(), peer.sent) || heartbeat_due)
-      send_control(peer, false);
+    const bool news =
+        peer.commit_sent < std::min(owner_.commit_lsn(), peer.sent) || peer.counts_sent != peer.counts();
+    if (news || heartbeat_due) send_control(peer, false);
     peer.link->flush();
     follow(stats_.peer_wakeups, peer.link->counters().peer_wakeups, peer.wakeups_seen);
   }
@@ -227,10 +238,12 @@ void Sender::send_control(Peer& peer, bool closing) {
   frame.epoch = peer.follower.epoch;
   frame.shard = options_.shard;
   frame.closing = closing;
+  frame.whole = peer.counts();
   frame.commit_lsn = owner_.commit_lsn();
   const Status sent = peer.link->send_control(frame);
   if (!sent) return close_unless_passing(*peer.link, sent.error());
   peer.commit_sent = frame.commit_lsn;
+  peer.counts_sent = frame.whole;
   peer.sent_at = reactor_.now();
 }
 

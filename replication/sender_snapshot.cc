@@ -22,7 +22,7 @@ constexpr std::uint64_t kLiveBytesMax = 4 * kRangeBytesBusy;  ///< between two r
 }  // namespace
 
 Duration Sender::snapshot_wait(std::uint32_t node) const {
-  const Duration left = back_off_.left(node, reactor_.now());
+  const Duration left = owner_.short_of_replicas() ? Duration{} : back_off_.left(node, reactor_.now());
   if (left > Duration{}) return left;
   // The link may still read the buffers after the last range was published, and after it was closed.
   const auto uses_buffers = [](const Peer& peer) {

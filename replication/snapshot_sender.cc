@@ -156,8 +156,14 @@ void SnapshotBackOff::began(std::uint32_t node, Instant now) {
   forget(now);
   const auto [found, first] = nodes_.try_emplace(node);
   Latest& latest = found->second;
-  latest.wait = first ? kFirstWait : std::min(latest.wait * 2, kWaitMax);
+  const bool excused = std::exchange(latest.excused, false);
+  latest.wait = first ? kFirstWait : std::min(excused ? latest.wait : latest.wait * 2, kWaitMax);
   latest.at = now;
+}
+
+void SnapshotBackOff::excuse(std::uint32_t node) {
+  const auto found = nodes_.find(node);
+  if (found != nodes_.end()) found->second.excused = true;
 }
 
 /// Node numbers are the peers' own: they cost no more than so much memory.

@@ -100,11 +100,14 @@ class SnapshotBackOff {
   /// Zero: now.
   [[nodiscard]] Duration left(std::uint32_t node, Instant now) const;
   void began(std::uint32_t node, Instant now);
+  /// That its latest was of no use is its sender's doing: the next one's wait is no longer for it.
+  void excuse(std::uint32_t node);
 
  private:
   struct Latest {
     Instant at{};
     Duration wait{};  ///< until the next
+    bool excused = false;
   };
   void forget(Instant now);
   std::map<std::uint32_t, Latest> nodes_;

@@ -141,7 +141,7 @@ Result<ControlFrame> decode_control(std::span<const std::byte, kControlFrameByte
 Status check_sender(const ControlFrame& frame, NodeRole sender) {
   if (sender == NodeRole::replica) {
     if (frame.lead) return Error(ReplicationErrc::malformed, "a replica that asks its primary to lead");
-  } else if (frame.whole || frame.applied_lsn != Lsn{}) {
+  } else if (frame.applied_lsn != Lsn{} || (frame.whole && sender == NodeRole::candidate)) {
     return Error(ReplicationErrc::malformed, "an acknowledgement by a primary or candidate");
   } else if (frame.lead && sender == NodeRole::candidate) {
     return Error(ReplicationErrc::malformed, "a candidate that asks others to lead");

@@ -125,7 +125,7 @@ struct ControlFrame {
   ShardId shard{};
   bool closing = false;        ///< the sender is about to go, in good order
   bool lead = false;           ///< primary: the receiver is to ask for an epoch
-  bool whole = false;          ///< replica: its acknowledgements count
+  bool whole = false;          ///< replica: its acknowledgements count. Primary: they do with it
   std::uint64_t sequence = 0;  ///< set by the link
   Lsn received_lsn{};          ///< replica: checked by its software. Primary: its stamp, see stamp()
   Lsn applied_lsn{};           ///< replica: visible to its readers
@@ -207,6 +207,7 @@ enum class RefusalReason : std::uint16_t {
   lease = 14,        ///< not for good: it granted one that runs for `ours` ms more
   not_primary = 15,  ///< `ours` is the epoch that it promised
   diverged = 16,     ///< what one has committed is not in the other's line
+  node = 17,         ///< the node number is the refuser's own
 };
 
 /// An epoch in one of a refusal's values.

@@ -215,7 +215,8 @@ std::string describe(const Refusal& refusal) {
                " that is not gone yet: retry later, and give each node a number of its own";
       }
       return "the peer cannot take shard " + theirs + " now (" + ours +
-             " ms: it waited so long for its core, or its next snapshot waits): retry later";
+             " ms: it waited so long for its core, its next snapshot waits, or it looks whether an older link"
+             " of a node with this number is still there): retry later";
     case RefusalReason::malformed:
       return "the peer could not read this node's hello (it expected " + ours + ", found " + theirs +
              "): check that the address is a tidelock node's";
@@ -240,6 +241,9 @@ std::string describe(const Refusal& refusal) {
     case RefusalReason::diverged:
       return "what the peer has (LSN " + ours + ") and what this node has (LSN " + theirs +
              ") were both committed and contradict each other: one of them was forced";
+    case RefusalReason::node:
+      return "the peer's node number is " + ours + ", this node's " + theirs +
+             ": give each node a number of its own";
   }
   return "the peer refused for reason " + std::to_string(static_cast<unsigned>(refusal.reason)) +
          " (its value " + ours + ", ours " + theirs +

@@ -150,10 +150,11 @@ struct PlayedPrimary {
     ours.generation = {++generation};
     auto link = pending.accept(ours, LinkOptions{});
     REQUIRE(link.has_value());
-    // A heartbeat, by which the replica sees that it is counted.
+    // By which the replica sees that it is counted.
     ControlFrame frame;
     frame.history = ours.history;
     frame.epoch = epoch;
+    frame.whole = true;
     REQUIRE((*link)->send_control(frame).has_value());
     (*link)->flush();
     return *std::move(link);

@@ -77,6 +77,7 @@ struct ShardRig : private FollowingObserver {
     ControlFrame frame;
     frame.history = kPlayedHistory;
     frame.epoch = kPlayedEpoch;
+    frame.whole = true;
     REQUIRE(primary.near->send_control(frame));
     side.clock.advance(milliseconds(1));
     side.reactor->turn();

@@ -89,7 +89,7 @@ inline void check_both_directions(const ControlFrame& frame) {
   const bool primary = static_cast<bool>(check_sender(frame, NodeRole::primary));
   const bool candidate = static_cast<bool>(check_sender(frame, NodeRole::candidate));
   const bool replica = static_cast<bool>(check_sender(frame, NodeRole::replica));
-  TL_ASSERT(!primary || (!frame.whole && frame.applied_lsn == Lsn{}), "no primary acknowledges");
+  TL_ASSERT(!primary || frame.applied_lsn == Lsn{}, "no primary acknowledges");
   TL_ASSERT(!candidate || (primary && !frame.lead), "a candidate says no more than a primary");
   TL_ASSERT(replica != frame.lead, "a replica says all but `lead`");
 }

@@ -475,3 +475,81 @@ TEST_CASE("admission: who was told of a stream gets no snapshot, and dials again
   CHECK(attached.error() == ReplicationErrc::peer_busy);
   CHECK(rig.wire->primary_closed);
 }
+
+TEST_CASE("admission: the primary's own number is no replica's") {
+  PrimaryOptions options = small_log();
+  options.node = 2;
+  StreamRig rig(options);
+  Admission door(*rig.primary_side.reactor, *rig.primary, {4 << 20, kValueBytesMax});
+  const Verdict verdict = door.judge(replica_hello());
+  REQUIRE(reason_of(verdict) == RefusalReason::node);
+  CHECK(has(describe(std::get<Refusal>(verdict)), "give each node a number of its own"));
+}
+
+namespace {
+
+/// A node that has a link already, and whoever says hello by its number.
+struct ClaimRig {
+  explicit ClaimRig(std::optional<std::uint32_t> c) : rig(small_log(c)) {}
+  Refusal ask() {
+    const Verdict verdict = door.judge(replica_hello());
+    return std::holds_alternative<Refusal>(verdict) ? std::get<Refusal>(verdict) : Refusal{};
+  }
+  void pass(Duration span, bool speaks) {
+    for (Duration passed{}; passed < span; passed = passed + milliseconds(20)) {
+      rig.advance(milliseconds(20));
+      if (speaks) REQUIRE(far->send_control(acknowledgement(0, 0)));
+      rig.turns(1);
+    }
+  }
+  StreamRig rig;
+  Admission door{*rig.primary_side.reactor, *rig.primary, {4 << 20, kValueBytesMax}};
+  std::unique_ptr<LoopbackLink> far = rig.connect_by_hand({}, {}, 2);
+};
+
+}  // namespace
+
+TEST_CASE("admission: two nodes by one number: the second is refused for as long as the first is there") {
+  std::optional<std::uint32_t> c;
+  SUBCASE("without c") {}
+  SUBCASE("with c") { c = 1; }
+  ClaimRig f(c);
+  f.pass(milliseconds(100), true);
+  for (int round = 0; round < 3; ++round) {
+    // 1. Not known yet. Expect: to come again.
+    const Refusal first = f.ask();
+    CHECK(first.reason == RefusalReason::busy);
+    CHECK(first.ours > 0);
+    CHECK(first.ours <= 200);
+    // 2. The first goes on speaking.
+    f.pass(milliseconds(300), true);
+    const Refusal second = f.ask();
+    CHECK(second.reason == RefusalReason::busy);
+    CHECK(second.ours == 0);
+    CHECK(has(describe(second), "give each node a number of its own"));
+  }
+  CHECK(f.rig.primary_lost.empty());
+  CHECK(f.rig.primary->nodes() == 1);
+}
+
+TEST_CASE("admission: a node that was started anew waits for its old link no longer than two heartbeats") {
+  std::optional<std::uint32_t> c;
+  SUBCASE("without c") {}
+  SUBCASE("with c") { c = 1; }
+  ClaimRig f(c);
+  f.pass(milliseconds(100), true);
+  // A last word that was under way when it died is no sign of life.
+  REQUIRE(f.far->send_control(acknowledgement(0, 0)));
+  const Refusal first = f.ask();
+  CHECK(first.reason == RefusalReason::busy);
+  REQUIRE(first.ours > 0);
+  f.pass(milliseconds(100), false);
+  CHECK(f.ask().reason == RefusalReason::busy);
+  f.pass(milliseconds(100), false);
+  CHECK(f.ask().reason == RefusalReason::none);
+  REQUIRE(f.rig.primary_lost.size() == 1);
+  CHECK(has(f.rig.primary_lost[0], "its node asks for another link"));
+  CHECK(f.rig.primary->nodes() == 0);
+  const auto again = f.rig.connect_by_hand({}, {}, 2);
+  CHECK(f.rig.primary->nodes() == 1);
+}

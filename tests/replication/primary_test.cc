@@ -672,6 +672,40 @@ TEST_CASE("replication/primary: a write waits for as many replicas as it asks fo
   CHECK(late.code == make_error_code(ReplicationErrc::outcome_unknown));
 }
 
+TEST_CASE("replication/primary: once nobody waits for many replicas any more turns cost what they did") {
+  struct Counting final : AckPolicy {
+    [[nodiscard]] Lsn wakes_to(Lsn reached) const override {
+      ++looks;
+      return reached;
+    }
+    mutable int looks = 0;
+  } counting;
+  PrimaryOptions options = small_log();
+  options.policy = &counting;
+  StreamRig rig(options);
+  const auto far = rig.connect_by_hand();
+  std::vector<std::uint64_t> order;
+  const auto looks_of_a_turn = [&] {
+    const Lsn lsn = rig.put("k", "v");
+    Noted one(order, lsn, AckLevel::applied, rig.in(seconds(60)));
+    rig.primary->add_waiter(one);
+    rig.turn_primary();
+    counting.looks = 0;
+    REQUIRE(far->send_control(ack(lsn.value, lsn.value)));
+    rig.turn_primary();
+    CHECK(one.succeeded);
+    return counting.looks;
+  };
+  const int before = looks_of_a_turn();
+  Noted many(order, rig.primary->last_lsn(), AckLevel::applied, rig.in(milliseconds(10)));
+  many.replicas = kAckReplicasMax;
+  rig.primary->add_waiter(many);
+  CHECK(looks_of_a_turn() <= before + 2);  // one more level, and none of those between
+  rig.run_for(milliseconds(50));
+  CHECK(many.calls == 1);
+  CHECK(looks_of_a_turn() == before);
+}
+
 TEST_CASE("replication/primary: fewer than c are refused, whatever is written, and nothing is") {
   StreamRig rig(with_c(2));
   const auto refused = [&] {

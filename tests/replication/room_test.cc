@@ -483,7 +483,7 @@ TEST_CASE(
   CHECK(rig.primary->replicas() == 1);
   CHECK(moving.last == Lsn{kPuts});
   REQUIRE(rig.primary_lost.size() == 1);
-  CHECK(rig.primary_lost[0].find("enough others have") != std::string::npos);
+  CHECK(rig.primary_lost[0].find("others are at least half of the log ahead of it") != std::string::npos);
 }
 
 TEST_CASE("replication/room: with c = 1 and only a slow one left the writer waits, by its deadline") {
@@ -585,6 +585,151 @@ TEST_CASE("replication/room: one that has fallen silent is no reason to drop ano
   CHECK(ended);
   CHECK(rig.primary->replicas() == 1);
   CHECK(rig.primary->stats().backlog_drops == 1);
+}
+
+namespace {
+
+/// Behind by as many entries of 2 KiB as it has not taken; all of the log is 32 of them.
+struct Behind {
+  Behind(StreamRig& rig, std::uint32_t node) {
+    LoopbackOptions options = late();
+    options.slots = 64;
+    far = rig.connect_by_hand(options, {}, node);
+  }
+  void take(int entries) {
+    for (; entries > 0; --entries) {
+      REQUIRE(far->receive());
+      far->release();
+      ++taken;
+    }
+    speak();
+  }
+  void speak() { REQUIRE(far->send_control(acknowledgement(taken, taken))); }
+  std::unique_ptr<LoopbackLink> far;
+  std::uint64_t taken = 0;
+};
+
+void put_entries(StreamRig& rig, int count) {
+  for (int i = 0; i < count; ++i) {
+    rig.put("k", std::string(2048 - kEntryHeaderBytes - 8, 'v'));
+    rig.turn_primary();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("replication/room: none is dropped if another, who may not be, still stands in the way") {
+  StreamRig rig(small_log(1));
+  Behind last(rig, 2);
+  Behind middle(rig, 3);
+  Behind first(rig, 4);
+  put_entries(rig, 30);
+  middle.take(13);
+  first.take(28);
+  rig.turns(1);
+  // Half of the log is asked for. The first is half of the log ahead of the last, but not of the middle one.
+  bool let_in = false;
+  rig.spawn([&] {
+    CHECK(rig.primary->wait_for_room(32 * 1024, rig.in(seconds(60))));
+    let_in = true;
+  });
+  for (int i = 0; i < 5; ++i) rig.turns(1);
+  CHECK_FALSE(let_in);
+  CHECK(rig.primary->replicas() == 3);
+  // The middle one catches up. Expect: now it helps that the last one goes.
+  middle.take(10);
+  rig.turns(2);
+  CHECK(let_in);
+  CHECK(rig.primary->replicas() == 2);
+  CHECK(rig.primary->stats().backlog_drops == 1);
+}
+
+TEST_CASE("replication/room: none is dropped for a closed link that still reads the log") {
+  StreamRig rig(small_log(1));
+  Behind last(rig, 2);
+  rig.wire->polls_to_drain = 4;
+  Behind behind(rig, 3);
+  Behind first(rig, 4);
+  put_entries(rig, 30);
+  first.take(30);
+  last.far->close("gone");
+  rig.turns(1);
+  CHECK(rig.primary->replicas() == 2);
+  rig.spawn([&] { CHECK(put_waiting(rig, "k", filler(), rig.in(seconds(60)))); });
+  rig.turns(1);
+  CHECK(rig.primary->stats().backlog_drops == 0);
+  for (int i = 0; i < 5; ++i) rig.turns(1);
+  CHECK(rig.primary->stats().backlog_drops == 1);
+}
+
+TEST_CASE("replication/room: who is waited for is not dropped, until nobody waits for so many any more") {
+  StreamRig rig(small_log(1));
+  Behind slow(rig, 2);
+  Behind second(rig, 3);
+  Behind third(rig, 4);
+  Status outcome;
+  rig.spawn([&] { outcome = rig.primary->wait(Lsn{1}, AckLevel::applied, rig.in(milliseconds(150)), 3); });
+  put_entries(rig, 30);
+  second.take(30);
+  third.take(30);
+  rig.turns(1);
+  bool written = false;
+  rig.spawn([&] {
+    CHECK(put_waiting(rig, "k", filler(), rig.in(seconds(60))));
+    written = true;
+  });
+  const auto pass = [&] {
+    for (int i = 0; i < 10; ++i) {
+      rig.advance(milliseconds(10));
+      for (Behind* each : {&slow, &second, &third}) {
+        if (!each->far->close_reason().empty()) continue;
+        each->speak();
+      }
+      rig.turns(1);
+    }
+  };
+  pass();
+  CHECK_FALSE(written);
+  CHECK(rig.primary->replicas() == 3);
+  pass();
+  CHECK(outcome.error() == ReplicationErrc::outcome_unknown);
+  CHECK(written);
+  CHECK(rig.primary->replicas() == 2);
+}
+
+TEST_CASE("replication/room: who speaks as seldom as its own heartbeat says keeps up all the same") {
+  StreamRig rig(small_log(1));
+  Behind seldom(rig, 2);
+  Behind often(rig, 3);
+  for (int i = 1; i <= 30; ++i) {
+    rig.advance(milliseconds(50));
+    if (i % 8 == 0) seldom.speak();
+    often.speak();
+    rig.turns(1);
+  }
+  // Its last word is 300 ms old when a burst fills the log; the other is ahead of it by less than half.
+  put_entries(rig, 30);
+  often.take(6);
+  rig.turns(1);
+  bool written = false;
+  rig.spawn([&] {
+    CHECK(put_waiting(rig, "k", filler(), rig.in(seconds(60))));
+    written = true;
+  });
+  rig.turns(3);
+  CHECK_FALSE(written);
+  CHECK(rig.primary->replicas() == 2);
+  // Silent for more than twice its own pause. Expect: gone, and the reason is the true one.
+  for (int i = 0; i < 14; ++i) {
+    rig.advance(milliseconds(50));
+    if (i % 3 == 0) often.take(1);
+    rig.turns(1);
+  }
+  CHECK(written);
+  REQUIRE(rig.primary_lost.size() == 1);
+  const bool true_reason =
+      rig.primary_lost[0].find("took or said nothing for two heartbeats") != std::string::npos;
+  CHECK_MESSAGE(true_reason, rig.primary_lost[0]);
 }
 
 TEST_CASE("replication/room: with c = 0 a lone replica that takes nothing for two heartbeats goes") {

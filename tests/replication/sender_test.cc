@@ -50,6 +50,7 @@ struct KeptLog {
 struct DonorOwner final : Sender::Owner {
   [[nodiscard]] Lsn commit_lsn() const override { return commit; }
   [[nodiscard]] bool hurried() const override { return false; }
+  [[nodiscard]] bool short_of_replicas() const override { return false; }
   void log_released() override { ++released; }
   void peers_changed() override { ++changed; }
   void link_lost(const std::string& reason) override { lost.push_back(reason); }

@@ -566,6 +566,143 @@ TEST_CASE("replication/snapshot: a node's second in ten minutes waits 30 s, each
   CHECK(back_off.left(99 + 2 * SnapshotBackOff::kNodesMax, now) > Duration{});
 }
 
+TEST_CASE("replication/snapshot: a drop that the primary decided on makes the next wait no longer") {
+  SnapshotBackOff back_off;
+  Instant now{1'000'000'000};
+  back_off.began(7, now);
+  back_off.excuse(7);
+  back_off.excuse(8);  // is not known: nothing
+  CHECK(back_off.left(7, now) == seconds(30));
+  now = now + seconds(30);
+  back_off.began(7, now);
+  CHECK(back_off.left(7, now) == seconds(30));
+  // It counts for one only.
+  now = now + seconds(30);
+  back_off.began(7, now);
+  CHECK(back_off.left(7, now) == seconds(60));
+}
+
+TEST_CASE("replication/snapshot: while fewer than c are there a node's next one may begin at once") {
+  PrimaryOptions options = SnapshotRig::small();
+  options.c = 1;
+  SnapshotRig rig(options);
+  const auto other_wire =
+      std::make_shared<LoopbackWire>(FrameContext{kHistory, Generation{77}, ShardId{}}, LoopbackOptions{});
+  REQUIRE(rig.primary->attach(std::make_unique<LoopbackLink>(other_wire, NodeRole::primary, rig.side.clock),
+                              3, {}));
+  LoopbackLink other(other_wire, NodeRole::replica, rig.side.clock);
+  rig.put("a", "1");
+  REQUIRE(rig.connect());
+  rig.turn();
+  rig.far->close("broken amid it");
+  for (int i = 0; i < 3; ++i) rig.turn();
+  // One counts. Expect: the other one's second waits.
+  REQUIRE(rig.primary->nodes() == 1);
+  CHECK(rig.primary->snapshot_wait(2) == seconds(30));
+  CHECK(rig.connect().error() == ReplicationErrc::peer_busy);
+  // None does: writes are refused until it has its snapshot.
+  other.close("gone");
+  for (int i = 0; i < 3; ++i) rig.turn();
+  REQUIRE(rig.primary->nodes() == 0);
+  CHECK(rig.primary->snapshot_wait(2) == Duration{});
+  CHECK(rig.connect());
+}
+
+TEST_CASE(
+    "replication/snapshot: who is slow to take one holds writers up for link_timeout in all, then goes") {
+  PrimaryOptions options = SnapshotRig::small();
+  SUBCASE("without c") {}
+  SUBCASE("with c, none of it missing") { options.c = 0; }
+  SnapshotRig rig(options);
+  rig.fill(20'000, 200);
+  LoopbackOptions late;
+  late.completes_on_release = true;
+  late.slots = 2;
+  REQUIRE(rig.connect(late));
+  bool writing = true;
+  int written = 0;
+  REQUIRE(rig.side.reactor->spawn_detached("writer", [&] {
+    for (; writing; ++written) {
+      const std::string key = "w" + std::to_string(written % 50);
+      const std::string value(8'000, 'w');
+      const auto bytes = entry_bytes(EntryKind::put, key.size(), value.size());
+      if (!rig.primary->wait_for_room(bytes, rig.side.clock.now() + seconds(600))) break;
+      rig.put(key, value);
+      static_cast<void>(this_fiber::yield());
+    }
+  }));
+  Duration passed{};
+  for (; rig.lost.empty() && passed < seconds(60); passed = passed + milliseconds(50)) {
+    rig.take(1);
+    if (rig.far->state() == LinkState::ready) rig.acknowledge(Lsn{});
+    rig.turn();
+    rig.advance(milliseconds(50));
+  }
+  REQUIRE(rig.lost.size() == 1);
+  const bool true_reason = rig.lost[0].find("held writers up for 3") != std::string::npos;
+  CHECK_MESSAGE(true_reason, rig.lost[0]);
+  CHECK(passed >= seconds(3));
+  CHECK(passed <= seconds(10));
+  CHECK(rig.primary->stats().backlog_drops == 1);
+  // Expect: nobody holds them up any more, and the next snapshot waits no longer for it than the one before.
+  const int before = written;
+  for (int i = 0; i < 100; ++i) rig.turn();
+  CHECK(written >= before + 90);
+  writing = false;
+  rig.turn();
+  rig.advance(seconds(30));
+  rig.turn();
+  const Status again = rig.connect();
+  REQUIRE_MESSAGE(again, again.error().message());
+  CHECK(rig.primary->snapshot_wait(2) == seconds(30));
+}
+
+TEST_CASE("replication/snapshot: a replica is counted when the primary says so, whatever is committed") {
+  PrimaryOptions options = SnapshotRig::small();
+  options.c = 0;  // all that is appended is committed
+  SnapshotRig rig(options);
+  rig.fill(1'000, 200);
+  Rig replica_side;
+  ShadowApplier served;
+  ReplicaOptions replica_options;
+  replica_options.snapshot = &served;
+  auto made = Replica::create(*replica_side.reactor, served, replica_options);
+  REQUIRE(made);
+  const std::unique_ptr<Replica> replica = *std::move(made);
+  CHECK_FALSE(replica->counted());
+  const auto wire =
+      std::make_shared<LoopbackWire>(FrameContext{kHistory, Generation{1}, ShardId{}}, LoopbackOptions{});
+  wire->hold_controls = true;
+  REQUIRE(replica->attach(std::make_unique<LoopbackLink>(wire, NodeRole::replica, replica_side.clock),
+                          kHistory, kEpoch));
+  REQUIRE(rig.primary->attach_snapshot(
+      std::make_unique<LoopbackLink>(wire, NodeRole::primary, rig.side.clock), 2, {}));
+  const auto turns = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      rig.turn();
+      replica_side.reactor->turn();
+    }
+  };
+  turns(100);
+  // 1. It has it all, and what it says of that is held back.
+  CHECK(replica->stats().snapshots == 1);
+  CHECK(replica->stats().commit_lsn == rig.primary->last_lsn().value);
+  CHECK(rig.primary->replicas() == 0);
+  CHECK_FALSE(replica->counted());
+  // 2. It is heard. Expect: told in the same turn.
+  wire->hold_controls = false;
+  replica_side.clock.advance(milliseconds(100));
+  replica_side.reactor->turn();
+  turns(1);
+  CHECK(rig.primary->replicas() == 1);
+  CHECK(replica->counted());
+  // 3. Its link goes.
+  replica->close("the test is over");
+  CHECK_FALSE(replica->counted());
+  rig.primary->close("the test is over");
+  replica_side.end();
+}
+
 TEST_CASE(
     "replication/snapshot: a node that falls behind again and again gets one full sync in thirty seconds") {
   SnapshotRig rig;

@@ -264,7 +264,7 @@ TEST_CASE("replication/wire: what a role does not say in a control frame is refu
   for (const NodeRole role : {NodeRole::primary, NodeRole::replica, NodeRole::candidate}) {
     CHECK(said(role, outer_words));
     CHECK(said(role, lead) == (role == NodeRole::primary));
-    CHECK(said(role, whole) == (role == NodeRole::replica));
+    CHECK(said(role, whole) == (role != NodeRole::candidate));
     CHECK(said(role, applied) == (role == NodeRole::replica));
   }
 }
@@ -568,7 +568,7 @@ TEST_CASE("replication/wire: a refusal survives the round trip and its text name
         return std::to_string(value);
     }
   };
-  for (std::uint16_t reason = 1; reason <= 18; ++reason) {
+  for (std::uint16_t reason = 1; reason <= 19; ++reason) {
     const Refusal refusal{static_cast<RefusalReason>(reason), (11 << 16) | 12, (13 << 16) | 14};
     std::array<std::byte, kRefusalBytes> bytes{};
     encode_refusal(refusal, bytes);
@@ -579,7 +579,7 @@ TEST_CASE("replication/wire: a refusal survives the round trip and its text name
     CHECK(line.find(shown(refusal.reason, refusal.ours, false)) != std::string::npos);
     CHECK(line.find(shown(refusal.reason, refusal.theirs, true)) != std::string::npos);
     CHECK(line.find('\n') == std::string::npos);
-    CHECK((line.find("does not know: upgrade") != std::string::npos) == (reason > 16));
+    CHECK((line.find("does not know: upgrade") != std::string::npos) == (reason > 17));
     bytes[9] ^= std::byte{1};
     CHECK(decode_refusal(bytes).error() == ReplicationErrc::bad_crc);
   }

@@ -46,6 +46,8 @@ class ReplicationCategory final : public std::error_category {
         return "the peer takes no link now; retry later";
       case ReplicationErrc::malformed:
         return "a message that breaks the rules of the protocol";
+      case ReplicationErrc::not_primary:
+        return "this node does not lead; nothing was written, ask the group's primary";
       case ReplicationErrc::history_lost:
         return "the entry is not, or not known to be, in the history that this node follows; write it again";
     }

@@ -24,6 +24,7 @@ enum class ReplicationErrc {
   outcome_unknown,  ///< written here; the acknowledgement did not come by the deadline
   peer_busy,        ///< the peer takes no link now; retry later
   malformed,        ///< a handshake that breaks the rules
+  not_primary,      ///< this node of a group does not lead (any more): nothing was written
   history_lost,     ///< what was asked for is not in this history any more, as far as this node can tell
 };
 

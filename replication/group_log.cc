@@ -48,6 +48,14 @@ Status GroupLog::replace(const EpochLine& line, Lsn lsn) {
   return {};
 }
 
+void GroupLog::forget() {
+  log_->begin_anew({});
+  line_ = {};
+  commit_ = {};
+  spoiled_ = false;
+  line_changed();
+}
+
 Status GroupLog::wait_visible(Epoch epoch, Lsn lsn, Instant deadline) {
   return wait(epoch, lsn, false, deadline);
 }

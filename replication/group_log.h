@@ -50,6 +50,8 @@ class GroupLog {
   /// Errors:   malformed: what is committed here is not in that line; nothing has changed then
   Status replace(const EpochLine& line, Lsn lsn);
   void spoil() { spoiled_ = true; }
+  /// What is here is of no history any more.
+  void forget();
 
   /// Suspends until the entry is here and visible. Suspends: yes (fiber)
   /// Errors:   history_lost: the log goes, or went, on without it, or its epoch is too long ago;

@@ -21,6 +21,13 @@ std::uint32_t buffer_bytes(const PrimaryOptions& options) {
   return options.snapshots != nullptr ? Sender::kSnapshotBufferBytes : 0;
 }
 
+Status check_buffers(const PrimaryOptions& options, Log& log) {
+  if (log.buffers().size() >= buffer_bytes(options)) return {};
+  return Error::from_errno(EINVAL, "the log has " + std::to_string(log.buffers().size()) +
+                                       " bytes of buffers, snapshots need " +
+                                       std::to_string(buffer_bytes(options)));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Primary>> Primary::create(Reactor& reactor, const PrimaryOptions& options) {
@@ -35,12 +42,19 @@ Result<std::unique_ptr<Primary>> Primary::create(Reactor& reactor, const Primary
 Result<std::unique_ptr<Primary>> Primary::create(Reactor& reactor, const PrimaryOptions& options, Log& log,
                                                  const EpochLine& line) {
   TL_TRY(check_options(options));
-  if (log.buffers().size() < buffer_bytes(options)) {
-    return Error::from_errno(EINVAL, "the log has " + std::to_string(log.buffers().size()) +
-                                         " bytes of buffers, snapshots need " +
-                                         std::to_string(buffer_bytes(options)));
-  }
+  TL_TRY(check_buffers(options, log));
   std::unique_ptr<Primary> primary(new Primary(std::make_unique<State>(reactor, options, log, &line)));
+  reactor.add_source(*primary);
+  return primary;
+}
+
+Result<std::unique_ptr<Primary>> Primary::create(Reactor& reactor, const PrimaryOptions& options,
+                                                 GroupLog& group) {
+  TL_ASSERT(options.c.has_value(), "a group has a c");
+  TL_TRY(check_options(options));
+  TL_TRY(check_buffers(options, group.log()));
+  std::unique_ptr<Primary> primary(
+      new Primary(std::make_unique<State>(reactor, options, group.log(), &group.line(), &group)));
   reactor.add_source(*primary);
   return primary;
 }
@@ -60,6 +74,7 @@ SenderOptions Primary::State::sender_options() const {
   chosen.heartbeat = options.heartbeat;
   chosen.link_timeout = options.link_timeout;
   chosen.one_link_a_node = options.c.has_value();
+  chosen.whole_is_said = group != nullptr;
   chosen.snapshots = options.snapshots;
   chosen.policy = options.policy;
   return chosen;

@@ -20,6 +20,7 @@
 #include <tidelock/reactor/timer.h>
 #include <tidelock/replication/ack_policy.h>
 #include <tidelock/replication/epoch_line.h>
+#include <tidelock/replication/group_log.h>
 #include <tidelock/replication/link.h>
 #include <tidelock/replication/log.h>
 #include <tidelock/replication/sender.h>
@@ -98,8 +99,34 @@ class Primary final : public PollSource {
   ///           Sender::kSnapshotBufferBytes of buffers
   static Result<std::unique_ptr<Primary>> create(Reactor& reactor, const PrimaryOptions& options, Log& log,
                                                  const EpochLine& line);
+  /// A group's: it leads from lead() to depose() only, any number of times. Needs PrimaryOptions::c; history,
+  /// epoch and c are each term's. `group` outlives it and its links, likewise.
+  static Result<std::unique_ptr<Primary>> create(Reactor& reactor, const PrimaryOptions& options,
+                                                 GroupLog& group);
   /// close() if it was not called. No fiber may be waiting for room any more.
   ~Primary() override;
+
+  /// What a group's primary leads.
+  struct Term {
+    HistoryId history{};
+    std::uint64_t routing_seed = 0;
+    Epoch epoch{};  ///< above all that the line has
+    std::uint32_t c = 0;
+    /// Nodes, this one included, that have to have the epoch's first entry before anything commits; beside c.
+    std::uint32_t holders = 0;
+  };
+  /// The epoch begins with its no-op, and nothing commits before that does.
+  /// Errors:   peer_busy: links of its last term still read the log, or a fiber is not yet out of a large put
+  ///           of that; gap: the log is spoiled
+  Status lead(const Term& term);
+  /// Ends that, in this turn: nothing is appended or acknowledged any more, what was written has
+  /// outcome_unknown, what waits for room not_primary, the links close. What is in the log stays, but for a
+  /// large put that is half in. Without a term nothing happens.
+  void depose(const std::string& reason);
+  /// True outside of groups.
+  [[nodiscard]] bool leads() const;
+  /// Everything that Term::holders asks for is there.
+  [[nodiscard]] bool established() const;
 
   /// Appends one entry of at most kEntryBytesMax encoded, if there is room and it is this caller's turn
   /// (those in wait_for_room() are not overtaken). `bytes_after` above 0: the entry begins or continues a

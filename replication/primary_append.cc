@@ -92,6 +92,7 @@ Status Primary::State::wait_for_room(std::uint32_t bytes, Instant deadline) {
 }
 
 Error Primary::State::refusal() const {
+  if (!leads) return Error(ReplicationErrc::not_primary);
   return Error(ReplicationErrc::no_replica,
                std::to_string(nodes) + " of the " + std::to_string(c) + " that a write needs (c) are there");
 }
@@ -242,7 +243,7 @@ Result<Lsn> Primary::append_fragments(Bytes key, Bytes value, Instant deadline) 
     fragment.offset = offset;
     fragment.key = key.subspan(key_from, of_key);
     fragment.value = value.subspan(value_from, body - of_key);
-    state.append_fragment(fragment);
+    if (!state.append_fragment(fragment)) break;
     offset += body;
     since_yield += body;
     if (since_yield + body_max > Sender::kBatchBytesTarget && offset < whole) {
@@ -251,18 +252,20 @@ Result<Lsn> Primary::append_fragments(Bytes key, Bytes value, Instant deadline) 
     }
   }
   state.fragmenting = false;
+  if (!state.in_term(fragment.epoch)) return Error(ReplicationErrc::not_primary);
   state.wake_room();
   return fragment.lsn;
 }
 
 /// Waits for room as long as it takes: a replica that does not give any is dropped by the heartbeat's tick,
 /// and if that does not help either, all of them are. Once none reads the log any more everything fits.
-void Primary::State::append_fragment(const EntryView& fragment) {
+/// False: the term is over, and what is in of the put will be cut.
+bool Primary::State::append_fragment(const EntryView& fragment) {
   const std::uint32_t bytes = entry_bytes(EntryKind::fragment, fragment.key.size(), fragment.value.size());
   RoomWaiter waiter(bytes);
   fragment_waiter = &waiter;
   held_at = reactor.now();
-  while (!log.fits(bytes) && !make_room(bytes)) {
+  while (in_term(fragment.epoch) && !log.fits(bytes) && !make_room(bytes)) {
     const Wakeup wakeup = waiter.queue.wait(reactor.now() + options.link_timeout * 2);
     if (wakeup == Wakeup::notified) continue;
     sender.drop_all(wakeup == Wakeup::cancelled ? "a large put was cancelled half way"
@@ -270,7 +273,9 @@ void Primary::State::append_fragment(const EntryView& fragment) {
     if (wakeup == Wakeup::cancelled) await_departed();
   }
   fragment_waiter = nullptr;
+  if (!in_term(fragment.epoch)) return false;
   append(fragment);
+  return true;
 }
 
 /// A cancelled fiber cannot wait, but a yield lets the loop run all the same; and that is what links need to

@@ -16,6 +16,7 @@ std::uint32_t Primary::State::poll(std::uint32_t budget) {
   std::uint32_t done = sender.poll(budget);
   if (sender.take_acknowledged()) {
     measure_all();
+    commit_in_group();
     wake_reached();
   }
   if (room_head != nullptr || fragment_waiter != nullptr) {
@@ -27,6 +28,7 @@ std::uint32_t Primary::State::poll(std::uint32_t budget) {
 }
 
 void Primary::State::flush() {
+  commit_in_group();
   set_gauge(stats.commit_lsn, commit_lsn().value);
   sender.flush();
 }

@@ -64,9 +64,12 @@ struct Primary::State final : Sender::Owner {
     own_line.begin(chosen.epoch, Lsn{1});
   }
   /// `its_line` null: it has a line of its own.
-  State(Reactor& owner, const PrimaryOptions& chosen, Log& ring, const EpochLine* its_line)
+  State(Reactor& owner, const PrimaryOptions& chosen, Log& ring, const EpochLine* its_line,
+        GroupLog* its_group = nullptr)
       : reactor(owner),
         options(chosen),
+        group(its_group),
+        leads(its_group == nullptr),
         log(ring),
         sender(owner, ring, its_line != nullptr ? *its_line : own_line, sender_options(), *this, stats),
         c(chosen.c.value_or(0)),
@@ -74,6 +77,13 @@ struct Primary::State final : Sender::Owner {
         levels_standing(level_bit(1) | level_bit(replicas_needed)) {
     counts.reserve(16);
   }
+
+  // primary_term.cc
+  Status lead(const Term& term);
+  void depose(const std::string& reason);
+  void commit_in_group();
+  /// What was begun in that epoch may go on.
+  [[nodiscard]] bool in_term(Epoch epoch) const { return leads && options.epoch == epoch; }
 
   // primary.cc
   [[nodiscard]] SenderOptions sender_options() const;
@@ -84,6 +94,7 @@ struct Primary::State final : Sender::Owner {
 
   // What the sender asks and tells.
   [[nodiscard]] Lsn commit_lsn() const override {
+    if (group != nullptr) return group->commit_lsn();
     return options.c == 0U ? log.last_lsn() : levels[replicas_needed - 1].applied;
   }
   [[nodiscard]] bool hurried() const override { return room_head != nullptr || fragmenting; }
@@ -100,7 +111,7 @@ struct Primary::State final : Sender::Owner {
   // primary_append.cc
   [[nodiscard]] bool can_append(std::uint32_t bytes) const;
   /// Fewer nodes than `c` are connected: nothing is appended.
-  [[nodiscard]] bool too_few() const { return nodes < c; }
+  [[nodiscard]] bool too_few() const { return !leads || nodes < c; }
   [[nodiscard]] Error refusal() const;
   Lsn append(const EntryView& entry, std::uint32_t bytes_after = 0);
   Status wait_for_room(std::uint32_t bytes, Instant deadline);
@@ -111,7 +122,7 @@ struct Primary::State final : Sender::Owner {
   [[nodiscard]] bool dispensable(const Peer& peer, std::uint64_t position) const;
   [[nodiscard]] std::string why_dropped(const Peer& peer, std::uint64_t position) const;
   [[nodiscard]] std::uint32_t nodes_wanted() const;
-  void append_fragment(const EntryView& fragment);
+  [[nodiscard]] bool append_fragment(const EntryView& fragment);
   void wake_room();
   void refuse_room();
   void await_departed();
@@ -151,12 +162,16 @@ struct Primary::State final : Sender::Owner {
 
   Reactor& reactor;
   PrimaryOptions options;
+  GroupLog* const group;         ///< null: in none
+  bool leads;                    ///< in a group: in a term
   std::unique_ptr<Log> own_log;  ///< null: it is somebody else's, and so is the line
   EpochLine own_line;
   Log& log;
   PrimaryStats stats;
   Sender sender;
   std::function<void(const std::string&)> on_link_lost;
+  Lsn first{};                                ///< of that: its no-op
+  std::uint32_t first_holders = 0;            ///< others that are still needed to have it
   std::uint32_t c;                            ///< 0 if none is set
   std::uint32_t replicas_needed;              ///< by who does not say
   std::uint32_t nodes = 0;                    ///< connected

@@ -67,7 +67,7 @@ Status Primary::wait(Lsn lsn, AckLevel level, Instant deadline, std::uint32_t re
   State& state = *state_;
   State::Level& counted = state.level_of(replicas);
   if (state.reached(lsn, level, counted)) return {};
-  if (state.closed) return state.unknown();
+  if (state.closed || !state.leads) return state.unknown();
   FiberWaiter waiter;
   waiter.lsn = lsn;
   waiter.level = level;
@@ -96,7 +96,7 @@ ReplicationErrc Primary::State::unknown() {
 void Primary::State::add_waiter(AckWaiter& waiter) {
   Level& level = level_of(waiter.replicas);
   if (reached(waiter.lsn, waiter.level, level)) return waiter.done(waiter, {});
-  if (closed) return waiter.done(waiter, unknown());
+  if (closed || !leads) return waiter.done(waiter, unknown());
   waiters_at(level, waiter.level).insert(waiter);
   // Deadlines mostly ascend, so the timer seldom moves; when it fires it looks for the next one.
   if (!expiry.armed() || waiter.deadline < expiry.deadline()) reactor.timers().arm(expiry, waiter.deadline);

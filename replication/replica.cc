@@ -93,6 +93,8 @@ Status Replica::State::attach(std::unique_ptr<Link> next, HistoryId its_history,
   }
   prefix = group == nullptr || !snapshot_comes;
   told = {};
+  whole_acknowledged = false;
+  echo = echoed = 0;
   received = applied;
   received_acknowledged = applied_acknowledged = applied_here();
   fresh = true;
@@ -162,6 +164,7 @@ void Replica::State::publish_applied(Lsn lsn) {
   applied = lsn;
   set_gauge(stats.applied_lsn, lsn.value);
   if (group != nullptr) group->appended();
+  if (options.owner != nullptr && prefix) options.owner->applied(lsn);
   const Lsn wakes_to = options.policy != nullptr ? options.policy->wakes_to(lsn) : lsn;
   while (Waiter* waiter = waiters.pop_reached(wakes_to)) {
     waiter->reached = true;

@@ -36,6 +36,19 @@ class Applier {
   virtual void abandon_fragments() = 0;
 };
 
+/// A replica's part of a group asks and tells what is a node's. On the loop; must not suspend, attach or
+/// close.
+class ReplicaOwner {
+ public:
+  virtual ~ReplicaOwner() = default;
+  /// Its acknowledgements count, as far as the node is concerned.
+  [[nodiscard]] virtual bool memory() const = 0;
+  /// Log and table go up to that, and the log is a prefix of the primary's.
+  virtual void applied(Lsn lsn) = 0;
+  /// The primary's control frame had a stamp, which will be echoed. Called right after the frame was taken.
+  virtual void stamped() = 0;
+};
+
 /// What a replica applies, and when it says so. Production has one way, these defaults; tests plant others to
 /// prove that the verifier and the simulator see them.
 class ApplyPolicy {
@@ -68,7 +81,9 @@ struct ReplicaOptions {
   /// In a group: what comes is kept there, and outlives the replica. While there is a link, nothing else
   /// reads or writes the log. Null: in no group, no log is kept.
   GroupLog* group = nullptr;
-  const ApplyPolicy* policy = nullptr;  ///< null: production's
+  std::uint32_t group_bytes_max = kGroupBytesMax;  ///< there: of entries; a quarter of the log at most
+  ReplicaOwner* owner = nullptr;                   ///< with it; outlives the replica
+  const ApplyPolicy* policy = nullptr;             ///< null: production's
 };
 
 struct ReplicaStats {

@@ -58,6 +58,10 @@ std::uint32_t Replica::State::take_controls(std::uint32_t budget) {
       link->close("the primary asks this replica to lead, and it is in no group");
       break;
     }
+    if (options.owner != nullptr && frame->stamp() != 0) {
+      echo = frame->stamp();
+      options.owner->stamped();
+    }
     told = std::max(told, frame->commit_lsn);
     if (options.policy != nullptr && options.policy->believes_notification() && told > applied)
       publish_applied(told);
@@ -229,8 +233,9 @@ Status Replica::State::accept_in_group(const EntryView& entry) {
   if (group_bytes > 0 && entry.kind == EntryKind::fragment) {
     return Error(ReplicationErrc::malformed, "a fragment within a group");
   }
+  const bool alone = group_bytes == 0 && !entry.group_continues;
   group_bytes += entry_bytes(entry.kind, entry.key.size(), entry.value.size());
-  if (group_bytes > group_bytes_max()) {
+  if (!alone && group_bytes > group_bytes_max()) {
     return Error(ReplicationErrc::too_large,
                  "a group of more than " + std::to_string(group_bytes_max()) + " bytes");
   }
@@ -356,8 +361,9 @@ Status Replica::State::apply_deferred(std::uint64_t turn_limit) {
 void Replica::State::flush() {
   if (!link || link->state() == LinkState::closed) return;
   const bool heartbeat_due = reactor.now() - sent_at >= Duration{options.heartbeat.ns / 2};
-  if (received_here() > received_acknowledged || applied_here() > applied_acknowledged || heartbeat_due)
-    send_ack(false);
+  const bool news = received_here() > received_acknowledged || applied_here() > applied_acknowledged ||
+                    whole_here() != whole_acknowledged || echo != echoed;
+  if (news || heartbeat_due) send_ack(false);
   link->flush();
   follow(stats.peer_wakeups, link->counters().peer_wakeups, wakeups_seen);
 }
@@ -370,6 +376,8 @@ void Replica::State::send_ack(bool closing) {
   frame.closing = closing;
   frame.received_lsn = received_here();
   frame.applied_lsn = applied_here();
+  frame.whole = whole_here();
+  frame.set_echo(echo);
   const Status sent = link->send_control(frame);
   if (!sent) {
     // link_closed is no reason of its own: the link has a better one, and may still hold batches to receive.
@@ -380,6 +388,8 @@ void Replica::State::send_ack(bool closing) {
   }
   received_acknowledged = frame.received_lsn;
   applied_acknowledged = frame.applied_lsn;
+  whole_acknowledged = frame.whole;
+  echoed = echo;
   sent_at = reactor.now();
 }
 

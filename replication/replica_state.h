@@ -113,11 +113,15 @@ struct Replica::State {
   [[nodiscard]] Lsn applied_here() const { return prefix ? applied : Lsn{}; }
   [[nodiscard]] std::uint64_t group_bytes_max() const {
     return group == nullptr ? kGroupBytesMax
-                            : std::min<std::uint64_t>(kGroupBytesMax, group->log().capacity() / 2);
+                            : std::min<std::uint64_t>(
+                                  {kGroupBytesMax, options.group_bytes_max, group->log().capacity() / 4});
   }
   void defer(Bytes payload, std::uint32_t turns);
   Status apply_deferred(std::uint64_t turn_limit);
   void send_ack(bool closing);
+  [[nodiscard]] bool whole_here() const {
+    return options.owner != nullptr && prefix && !group->spoiled() && options.owner->memory();
+  }
 
   Reactor& reactor;
   Applier& applier;
@@ -142,6 +146,9 @@ struct Replica::State {
   bool goodbye = false;  ///< the primary has gone in good order; what it sent before is still taken
   Lsn received_acknowledged{};
   Lsn applied_acknowledged{};
+  bool whole_acknowledged = false;
+  std::uint64_t echo = 0;  ///< the newest stamp of the link
+  std::uint64_t echoed = 0;
   Instant sent_at{};
   std::uint64_t turn = 0;
   std::deque<Deferred> deferred;

@@ -32,6 +32,7 @@ Status Sender::take_link(Link& link) {
 void Sender::add_peer(Peer peer, std::unique_ptr<Link> link) {
   peer.batches_before = link->batches_completed();
   peer.link = std::move(link);
+  peer.whole = !options_.whole_is_said;
   peer.sent_at = peer.progress_at = peer.range_at = peer.owes_since = peer.said_at = reactor_.now();
   peers_.push_back(std::move(peer));
   send_control(peers_.back(), false);  // tells the replica that it is on this core from now on

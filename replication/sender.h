@@ -37,6 +37,7 @@ struct SenderOptions {
   Duration heartbeat = milliseconds(100);
   Duration link_timeout = seconds(3);
   bool one_link_a_node = false;
+  bool whole_is_said = false;  ///< in a group: acknowledgements count from when they say `whole`
   const SnapshotSource* snapshots = nullptr;  ///< null: it sends none. Outlives the sender
   const AckPolicy* policy = nullptr;          ///< null: production's
 };
@@ -115,6 +116,7 @@ class Sender {
 
     // Of one that gets a snapshot.
     std::unique_ptr<SnapshotSender> snapshot;  ///< until its last range has left
+    bool whole = true;                         ///< it has said so, or need not
     bool syncing = false;           ///< until it has acknowledged what makes it whole: it does not count
     Lsn whole_lsn{};                ///< which is this, of the last range
     std::uint64_t whole_batch = 0;  ///< with which all up to that has left
@@ -129,7 +131,7 @@ class Sender {
 
     [[nodiscard]] std::uint32_t node() const { return follower.node; }
     /// What it acknowledges counts.
-    [[nodiscard]] bool counts() const { return !syncing && follower.counts; }
+    [[nodiscard]] bool counts() const { return !syncing && follower.counts && whole; }
     [[nodiscard]] bool waits_for_range() const { return snapshot != nullptr && !snapshot->begun(); }
     /// From where on it needs the log. Who waits for a snapshot's first range needs nothing of it.
     [[nodiscard]] std::uint64_t needs_from() const { return waits_for_range() ? ~0ULL : completed; }

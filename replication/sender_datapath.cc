@@ -81,6 +81,10 @@ void Sender::accept_ack(Peer& peer, const ControlFrame& frame) {
     return peer.link->close(said.error().message());
   }
   if (frame.echo() != 0) return peer.link->close("the replica echoes a stamp that it was not sent");
+  if (options_.whole_is_said && !frame.whole) {  // what it has may be of another line
+    if (frame.closing) peer.link->close("the replica said goodbye");
+    return;
+  }
   if (!peer.may_acknowledge(frame)) {
     return peer.link->close("the replica acknowledges what it was not sent");
   }
@@ -88,6 +92,7 @@ void Sender::accept_ack(Peer& peer, const ControlFrame& frame) {
   peer.received = std::max(peer.received, frame.received_lsn);
   peer.applied = std::max(peer.applied, frame.applied_lsn);
   acknowledged_ = true;
+  if (!std::exchange(peer.whole, true)) owner_.peers_changed();
   // A busy one soon brings down what an idle one's heartbeat has made of it.
   const Duration pause = reactor_.now() - peer.said_at;
   peer.pause = std::max(pause, peer.pause - Duration{(peer.pause - pause).ns / 8});

@@ -126,7 +126,7 @@ TEST_SUITE("replication/replica") {
       const std::size_t entries = round % 10 == 9 ? 3 : 1 + round % 5;
       values.reserve(entries);
       for (std::size_t i = 0; i < entries; ++i) {
-        values.emplace_back(round % 10 == 9 ? 20'000 : 300 + 997 * i + 41 * round,
+        values.emplace_back(round % 10 == 9 ? 20'000 : 300 + (round % 3 == 0 ? 97 : 997) * i + 41 * round,
                             static_cast<char>('a' + lsn % 26));
         batch.push_back(put_at(++lsn, "k", values.back()));
         batch.back().group_continues = round % 3 == 0 && i + 1 < entries && round % 10 != 9;
@@ -168,6 +168,11 @@ TEST_SUITE("replication/replica") {
       rig.primary.live({put_at(2, "a", "2"), grouped_at(3, "x", "3")});
       good += bytes_of_entry(put_at(2, "a", "2"));
       why = "ends within a group";
+    }
+    SUBCASE("a group that is larger than a quarter of the log") {
+      const std::string large(9'000, 'v');
+      rig.primary.live({grouped_at(2, "x", large), put_at(3, "x", large)});
+      why = "a group of more than 16384 bytes";
     }
     SUBCASE("an LSN for a second time") {
       rig.primary.live({put_at(2, "a", "2"), put_at(2, "x", "3")});

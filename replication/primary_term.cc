@@ -1,0 +1,71 @@
+// A group's primary: when its epoch begins and ends, and what commits in it.
+#include <algorithm>
+
+#include <tidelock/base/check.h>
+
+#include "primary_state.h"
+
+namespace tidelock {
+
+Status Primary::lead(const Term& term) { return state_->lead(term); }
+void Primary::depose(const std::string& reason) { state_->depose(reason); }
+bool Primary::leads() const { return state_->leads; }
+bool Primary::established() const { return state_->leads && state_->first_holders == 0; }
+
+Status Primary::State::lead(const Term& term) {
+  TL_ASSERT(group != nullptr && !leads, "a group's primary leads one epoch at a time");
+  TL_ASSERT(term.c <= kAckReplicasMax, "a c that can be waited for");
+  if (!sender.departed() || fragmenting) {
+    return Error(ReplicationErrc::peer_busy,
+                 "what it sent as the primary of an earlier epoch is not gone yet");
+  }
+  if (group->spoiled()) {
+    return Error(ReplicationErrc::gap,
+                 "the table shows entries that are not in the log: a snapshot mends it");
+  }
+  options.history = term.history;
+  options.routing_seed = term.routing_seed;
+  options.epoch = term.epoch;
+  options.c = c = term.c;
+  replicas_needed = std::max(c, 1U);
+  // What others had in an earlier term counts for nothing: it may have been cut since.
+  for (Level& level : levels) level.received = level.applied = {};
+  levels_standing = level_bit(1) | level_bit(replicas_needed);
+  nodes = 0;
+
+  group->cut_to_whole();
+  group->begin_epoch(term.epoch);
+  log.release_to(log.end());
+  EntryView entry;
+  entry.kind = EntryKind::noop;
+  entry.lsn = first = log.last_lsn().next();
+  entry.epoch = term.epoch;
+  append(entry);
+  first_holders = term.holders > 0 ? term.holders - 1 : 0;
+  leads = true;
+  return {};
+}
+
+void Primary::State::depose(const std::string& reason) {
+  if (group == nullptr || !leads) return;
+  leads = false;  // before anybody hears of it: they may come back
+  admitted_bytes = 0;
+  sender.dismiss_all(reason);
+  fail_waiters();
+  refuse_room();
+  if (fragment_waiter != nullptr) fragment_waiter->queue.notify_one();
+}
+
+/// Entries of earlier epochs commit with the first of this one, never by their own count: as many may have
+/// had them and a later primary lack them all the same.
+void Primary::State::commit_in_group() {
+  if (group == nullptr || !leads) return;
+  group->appended();
+  const Lsn counted = c == 0 ? log.last_lsn() : levels[c - 1].applied;
+  if (counted < first) return;
+  if (first_holders > 0 && kth(first_holders, &Peer::applied) < first) return;
+  first_holders = 0;
+  group->committed(counted);
+}
+
+}  // namespace tidelock

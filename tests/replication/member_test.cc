@@ -1,0 +1,440 @@
+// Nodes of a group, joined by loopback links: roles, and what a change of them ends. Who dials whom is the
+// test's.
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <tidelock/replication/member.h>
+
+#include "loopback_link.h"
+#include "reactor/null_io.h"
+#include "shadow_applier.h"
+
+using namespace tidelock;
+using namespace tidelock::test;
+
+namespace {
+
+constexpr HistoryId kGroupHistory{0x6a0b};
+constexpr std::uint64_t kGroupSeed = 77;
+
+/// A table that is small enough for one range.
+class ShadowSource final : public SnapshotSource {
+ public:
+  explicit ShadowSource(const ShadowApplier& table) : table_(table) {}
+  std::uint64_t walk(std::uint64_t, std::size_t, Visit visit, void* context) const override {
+    for (const auto& [key, record] : table_.map)
+      visit(context, {as_bytes(key), as_bytes(record.value), {record.lsn}});
+    return 0;
+  }
+  bool find(Bytes, Record&) const override { return false; }
+
+ private:
+  const ShadowApplier& table_;
+};
+
+struct MemberNode {
+  MemberNode(std::uint32_t number, const GroupOptions& group) {
+    MemberOptions options;
+    options.group = group;
+    options.group.node = number;
+    options.log_bytes = 64 * 1024;
+    auto made = Member::create(*side.reactor, side.clock, {table, &table, &source}, options);
+    REQUIRE(made);
+    member = *std::move(made);
+    member->on_role([this](MemberRole, const std::string& why) { roles.push_back(why); });
+  }
+  Rig side;
+  ShadowApplier table;
+  ShadowSource source{table};
+  std::unique_ptr<Member> member;
+  std::vector<std::string> roles;
+};
+
+struct MemberRig {
+  explicit MemberRig(std::uint32_t count, std::uint32_t c) {
+    GroupOptions group;
+    for (std::uint32_t i = 1; i <= count; ++i) group.nodes.push_back(i);
+    group.c = c;
+    group.group_bytes_max = 16 * 1024;
+    for (std::uint32_t i = 1; i <= count; ++i) nodes.push_back(std::make_unique<MemberNode>(i, group));
+    pass(group.lease);
+  }
+  ~MemberRig() {
+    for (const auto& node : nodes) node->member->close("the test is over");
+    turns(3);
+    for (const auto& node : nodes) node->side.end();
+    for (const auto& node : nodes) node->member.reset();
+  }
+  MemberNode& node(std::uint32_t number) { return *nodes[number - 1]; }
+  Member& member(std::uint32_t number) { return *node(number).member; }
+  void turns(int count) {
+    for (int i = 0; i < count; ++i) {
+      for (const auto& each : nodes) each->side.reactor->turn();
+    }
+  }
+  void pass(Duration span) {
+    for (const auto& each : nodes) each->side.clock.advance(span);
+  }
+  void heartbeat() {
+    pass(milliseconds(60));
+    turns(3);
+  }
+
+  /// What the other end says; if that makes a link, its ends. The dialing one is for the caller.
+  std::optional<Refusal> dial(std::uint32_t from, std::uint32_t to, const Hello& hello) {
+    const Verdict verdict = member(to).judge(hello);
+    if (const auto* refusal = std::get_if<Refusal>(&verdict)) return *refusal;
+    answer = std::get<Hello>(verdict);
+    wire = std::make_shared<LoopbackWire>(FrameContext{answer.history, answer.generation, ShardId{}},
+                                          LoopbackOptions{});
+    const bool candidate = hello.role == NodeRole::candidate;
+    const auto end = [&](std::uint32_t whose, bool sends) {
+      return std::make_unique<LoopbackLink>(wire, sends ? NodeRole::primary : NodeRole::replica,
+                                            node(whose).side.clock);
+    };
+    near = end(from, candidate);
+    attached = member(to).attach(end(to, !candidate), hello, answer);
+    return std::nullopt;
+  }
+  Status follow(std::uint32_t from, std::uint32_t to) {
+    if (const auto refusal = dial(from, to, member(from).hello()))
+      return Error(ReplicationErrc::refused, describe(*refusal));
+    REQUIRE(attached);
+    const Status followed = member(from).follow({std::move(near), answer});
+    turns(3);
+    return followed;
+  }
+  Hello candidate(std::uint32_t number, bool founding) {
+    Hello hello = member(number).hello();
+    hello.role = NodeRole::candidate;
+    hello.flags = {};
+    hello.flags.memory = !founding;
+    hello.flags.promise = true;
+    hello.flags.founding = founding;
+    if (founding) hello.history = kGroupHistory;
+    return hello;
+  }
+  /// A promise of `giver`, confirmed by the echo of a stamp.
+  void promise(std::uint32_t number, std::uint32_t giver, bool founding) {
+    const Hello asks = candidate(number, founding);
+    REQUIRE_FALSE(dial(number, giver, asks));
+    REQUIRE(attached);
+    CHECK(answer.flags.promise);
+    CHECK(answer.flags.founding == founding);
+    ControlFrame stamp;
+    stamp.history = asks.history;
+    stamp.epoch = asks.epoch;
+    stamp.set_stamp(17);
+    REQUIRE(near->send_control(stamp));
+    turns(2);
+    const auto echoed = near->receive_control();
+    REQUIRE(echoed);
+    CHECK(echoed->echo() == 17);
+    near->close("it has it");
+    turns(1);
+  }
+  /// Node 1 begins the history, the others promise.
+  void found(std::uint32_t c) {
+    REQUIRE_FALSE(member(1).found(kGroupHistory, kGroupSeed, 0));
+    for (std::uint32_t other = 2; other <= nodes.size(); ++other) promise(1, other, true);
+    REQUIRE(member(1).lead(c));
+  }
+  Lsn put(std::uint32_t number, const std::string& key, const std::string& value) {
+    const auto lsn = member(number).primary().try_append(EntryKind::put, as_bytes(key), as_bytes(value));
+    REQUIRE(lsn);
+    node(number).table.map[key] = {value, lsn->value};
+    return *lsn;
+  }
+  Error put_fails(std::uint32_t number) {
+    const auto lsn = member(number).primary().try_append(EntryKind::put, as_bytes("x"), as_bytes("y"));
+    REQUIRE_FALSE(lsn);
+    return lsn.error();
+  }
+  Lsn committed(std::uint32_t number) { return member(number).log().commit_lsn(); }
+
+  std::vector<std::unique_ptr<MemberNode>> nodes;
+  std::shared_ptr<LoopbackWire> wire;
+  std::unique_ptr<Link> near;
+  Hello answer;
+  Status attached;
+};
+
+/// Two nodes, c = 1: node 1 leads, node 2 follows it.
+struct TwoMembers : MemberRig {
+  TwoMembers() : MemberRig(2, 1) {
+    found(1);
+    REQUIRE(follow(2, 1));
+    heartbeat();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("replication/member: a new history commits nothing before as many hold it as had to promise") {
+  MemberRig rig(3, 1);
+  CHECK(rig.put_fails(1) == ReplicationErrc::not_primary);
+  rig.found(1);
+  CHECK(rig.member(1).role() == MemberRole::leading);
+  CHECK(rig.member(1).log().last_lsn() == Lsn{1});
+  CHECK(rig.put_fails(1) == ReplicationErrc::no_replica);
+  REQUIRE(rig.follow(2, 1));
+  rig.heartbeat();
+  CHECK(rig.member(2).role() == MemberRole::following);
+  CHECK(rig.member(2).membership().memory());
+  CHECK(rig.member(2).lineage().routing_seed == kGroupSeed);
+  const Lsn first = rig.put(1, "a", "1");
+  rig.heartbeat();
+  CHECK(rig.member(1).primary().reached(first, AckLevel::applied));
+  CHECK(rig.committed(1) == Lsn{0});
+  // Expect: with the third all of it commits, and later one other is enough.
+  REQUIRE(rig.follow(3, 1));
+  rig.heartbeat();
+  CHECK(rig.committed(1) == first);
+  CHECK(rig.member(1).primary().established());
+  CHECK(rig.node(3).table.map["a"].value == "1");
+  rig.heartbeat();
+  CHECK(rig.committed(2) == first);
+  CHECK(rig.committed(3) == first);
+}
+
+TEST_CASE("replication/member: acknowledgements count from when they say that the node is whole") {
+  TwoMembers rig;
+  CHECK(rig.member(1).primary().nodes() == 1);
+  rig.member(2).step_down("the test cuts it");
+  rig.turns(3);
+  const auto refusal = rig.dial(2, 1, rig.member(2).hello());
+  REQUIRE_FALSE(refusal);
+  rig.wire->tamper_ack = [](ControlFrame& frame) { frame.whole = false; };
+  REQUIRE(rig.member(2).follow({std::move(rig.near), rig.answer}));
+  rig.heartbeat();
+  CHECK(rig.member(2).role() == MemberRole::following);
+  CHECK(rig.member(1).primary().nodes() == 0);
+  CHECK(rig.put_fails(1) == ReplicationErrc::no_replica);
+  rig.wire->tamper_ack = {};
+  rig.heartbeat();
+  CHECK(rig.member(1).primary().nodes() == 1);
+  CHECK(rig.put(1, "a", "1") == Lsn{2});
+}
+
+TEST_CASE("replication/member: what an earlier epoch left commits with the new one's no-op, not before") {
+  TwoMembers rig;
+  rig.wire->tamper_ack = [](ControlFrame& frame) { frame.received_lsn = frame.applied_lsn = {1}; };
+  const Lsn left = rig.put(1, "a", "1");
+  rig.heartbeat();
+  CHECK(rig.committed(1) == Lsn{1});
+  // Node 2 has it, and leads next.
+  REQUIRE_FALSE(rig.member(2).stand(1, false));
+  rig.promise(2, 1, false);
+  CHECK(rig.member(1).role() == MemberRole::none);
+  REQUIRE(rig.member(2).lead(1));
+  CHECK(rig.member(2).log().last_lsn() == left.next());
+  const auto refusal = rig.dial(1, 2, rig.member(1).hello());
+  REQUIRE_FALSE(refusal);
+  REQUIRE(rig.attached);
+  rig.wire->tamper_ack = [left](ControlFrame& frame) {
+    frame.received_lsn = frame.applied_lsn = std::min(frame.applied_lsn, left);
+  };
+  REQUIRE(rig.member(1).follow({std::move(rig.near), rig.answer}));
+  rig.heartbeat();
+  CHECK(rig.member(2).primary().reached(left, AckLevel::applied));
+  CHECK(rig.committed(2) == Lsn{1});
+  rig.wire->tamper_ack = {};
+  rig.heartbeat();
+  CHECK(rig.committed(2) == left.next());
+  rig.heartbeat();
+  CHECK(rig.committed(1) == left.next());
+  CHECK(rig.member(1).log().line().last_epoch() == rig.member(2).primary().epoch());
+}
+
+TEST_CASE(
+    "replication/member: deposed, each that waits hears its own error, and nothing is written any more") {
+  TwoMembers rig;
+  rig.wire->hold_controls = true;  // of node 2: nothing is acknowledged any more
+  Primary& primary = rig.member(1).primary();
+  Reactor& core = *rig.node(1).side.reactor;
+  std::optional<Status> written, room, large, reader;
+  const Lsn lsn = rig.put(1, "a", "1");
+  REQUIRE(core.spawn_detached("written",
+                              [&] { written = primary.wait(lsn, AckLevel::applied, Instant::never()); }));
+  const Epoch epoch = primary.epoch();
+  REQUIRE(core.spawn_detached("reader", [&] {
+    reader = rig.member(1).log().wait_committed(epoch, lsn, rig.node(1).side.clock.now() + seconds(1));
+  }));
+  const std::string value(500'000, 'v');
+  REQUIRE(core.spawn_detached("large", [&] {
+    const auto put = primary.append_fragments(as_bytes("l"), as_bytes(value), Instant::never());
+    large = put ? Status() : Status(put.error());
+  }));
+  core.turn();
+  CHECK(primary.fragmenting());
+  REQUIRE(core.spawn_detached("room", [&] { room = primary.wait_for_room(1000, Instant::never()); }));
+  core.turn();
+  CHECK_FALSE((written || room || large || reader));
+
+  rig.member(1).step_down("the test deposes it");
+  CHECK(rig.put_fails(1) == ReplicationErrc::not_primary);
+  CHECK(rig.committed(1) == Lsn{1});
+  rig.turns(3);
+  REQUIRE((written && room && large));
+  CHECK(written->error() == ReplicationErrc::outcome_unknown);
+  CHECK(room->error() == ReplicationErrc::not_primary);
+  CHECK(large->error() == ReplicationErrc::not_primary);
+  CHECK_FALSE(reader);  // it may yet be committed by another
+  CHECK(primary.departed());
+  CHECK(rig.node(1).roles.back() == "the test deposes it");
+  std::optional<Status> late;
+  REQUIRE(core.spawn_detached("late",
+                              [&] { late = primary.wait(lsn.next(), AckLevel::applied, Instant::never()); }));
+  core.turn();
+  REQUIRE(late);
+  CHECK(late->error() == ReplicationErrc::outcome_unknown);
+
+  // It leads again: what was half in is cut, nobody is left over.
+  CHECK(rig.member(1).log().last_lsn() == lsn);
+  REQUIRE_FALSE(rig.member(1).stand(1, false));
+  rig.promise(1, 2, false);
+  REQUIRE(rig.member(1).lead(1));
+  const Log& log = rig.member(1).log().log();
+  for (EntryReader reader_of(log.run_at(log.begin(), 64 * 1024).bytes); !reader_of.at_end();) {
+    const auto entry = reader_of.next();
+    REQUIRE(entry);
+    CHECK(entry->kind != EntryKind::fragment);
+  }
+  CHECK(rig.member(1).log().last_lsn() == lsn.next());
+  REQUIRE(rig.follow(2, 1));
+  rig.heartbeat();
+  CHECK(rig.committed(1) == lsn.next());
+  REQUIRE(reader);
+  CHECK(*reader);
+  CHECK(rig.node(2).table.map.count("l") == 0);
+}
+
+TEST_CASE("replication/member: whoever does not lead says so, and lower epochs are refused") {
+  TwoMembers rig;
+  const Hello old = rig.member(2).hello();
+  const auto by_follower = rig.dial(1, 2, rig.member(1).hello());
+  REQUIRE(by_follower);
+  CHECK(by_follower->reason == RefusalReason::not_primary);
+  CHECK(epoch_of_value(by_follower->ours) == rig.member(1).lineage().epoch);
+  // A second link of a node that has one, then one that has promised more than its primary leads.
+  CHECK(rig.dial(2, 1, old)->reason == RefusalReason::busy);
+  Hello higher = old;
+  higher.epoch = {9, 2};
+  const auto deposed = rig.dial(2, 1, higher);
+  REQUIRE(deposed);
+  CHECK(deposed->reason == RefusalReason::not_primary);
+  CHECK(rig.member(1).role() == MemberRole::none);
+  CHECK(rig.node(1).roles.back().find("has promised epoch 9.2") != std::string::npos);
+  rig.turns(3);
+  CHECK(rig.member(2).role() == MemberRole::none);
+  // What stands for less than it has promised gets nothing.
+  Hello lower = rig.candidate(2, false);
+  lower.epoch = {1, 2};
+  Hello promised_higher = rig.candidate(2, false);
+  promised_higher.epoch = {5, 2};
+  REQUIRE_FALSE(rig.dial(2, 1, promised_higher));
+  rig.near.reset();
+  const auto refused = rig.dial(2, 1, lower);
+  REQUIRE(refused);
+  CHECK(refused->reason == RefusalReason::promised);
+  // And a hello of another group, or with this node's own number, none either.
+  Hello other = rig.candidate(2, false);
+  ++other.group_sum;
+  CHECK(rig.dial(2, 1, other)->reason == RefusalReason::group);
+  Hello own = rig.candidate(1, false);
+  CHECK(rig.dial(2, 1, own)->reason == RefusalReason::node);
+}
+
+TEST_CASE("replication/member: entries that only a deposed primary has are replaced by a snapshot") {
+  TwoMembers rig;
+  rig.put(1, "a", "1");
+  rig.heartbeat();
+  const Lsn cut = rig.put(1, "cut", "2");  // has not left when the other is promised its epoch
+  const Epoch cut_epoch = rig.member(1).primary().epoch();
+  Status reader;
+  bool answered = false;
+  rig.member(2).step_down("it will stand");
+  REQUIRE_FALSE(rig.member(2).stand(1, false));
+  rig.promise(2, 1, false);
+  REQUIRE(rig.node(1).side.reactor->spawn_detached("reader", [&] {
+    reader = rig.member(1).log().wait_committed(cut_epoch, cut, Instant::never());
+    answered = true;
+  }));
+  rig.node(1).side.reactor->turn();
+  CHECK_FALSE(answered);
+  REQUIRE(rig.member(2).lead(1));
+  CHECK(rig.member(2).log().last_lsn() == cut);  // another entry with that LSN: its no-op
+  CHECK(rig.member(1).hello().last_lsn == cut);
+  REQUIRE(rig.follow(1, 2));
+  CHECK(rig.answer.flags.snapshot);
+  for (int i = 0; i < 5; ++i) rig.heartbeat();
+  CHECK(rig.node(1).table.map == rig.node(2).table.map);
+  CHECK(rig.node(1).table.map.count("cut") == 0);
+  CHECK(rig.member(1).log().line().last_epoch() == rig.member(2).primary().epoch());
+  CHECK(answered);
+  CHECK(reader.error() == ReplicationErrc::history_lost);
+  CHECK(rig.committed(2) == cut);
+  const Lsn next = rig.put(2, "b", "3");
+  rig.heartbeat();
+  CHECK(rig.committed(2) == next);
+  CHECK(rig.node(1).table.map == rig.node(2).table.map);
+}
+
+TEST_CASE(
+    "replication/member: a log that is no prefix needs a snapshot, one without the committed is refused") {
+  TwoMembers rig;
+  rig.put(1, "a", "1");
+  rig.heartbeat();
+  Hello theirs = rig.member(2).hello();
+  rig.member(2).step_down("the test cuts it");
+  rig.turns(3);
+  CHECK(theirs.last_lsn == Lsn{2});
+  CHECK_FALSE(rig.dial(2, 1, theirs));
+  CHECK_FALSE(rig.answer.flags.snapshot);
+  rig.near.reset();
+  rig.turns(3);
+  Hello forked = theirs;
+  forked.last_lsn = {3};  // beyond what its epoch's primary has
+  forked.flags.snapshot = false;
+  forked.flags.snapshot = false;
+  CHECK(rig.dial(2, 1, forked)->reason == RefusalReason::behind_log);
+  Hello diverged = theirs;
+  diverged.last_lsn = diverged.commit_lsn = {4};
+  diverged.commit_epoch = diverged.last_epoch;
+  CHECK(rig.dial(2, 1, diverged)->reason == RefusalReason::diverged);
+}
+
+TEST_CASE("replication/member: a history of which nobody heard ends with its founder's epoch") {
+  MemberRig rig(2, 1);
+  rig.found(1);
+  rig.member(1).step_down("it gives up");
+  CHECK(rig.member(1).lineage().history == HistoryId{});
+  CHECK_FALSE(rig.member(1).membership().memory());
+  CHECK(rig.member(1).hello().last_lsn == Lsn{0});
+  // The other founds one, which it follows, with nothing of its own left.
+  const HistoryId second{0x5ec0};
+  REQUIRE_FALSE(rig.member(2).found(second, kGroupSeed, 5));
+  Hello asks = rig.candidate(2, true);
+  asks.history = second;
+  REQUIRE_FALSE(rig.dial(2, 1, asks));
+  REQUIRE(rig.attached);
+  ControlFrame stamp;
+  stamp.history = second;
+  stamp.epoch = asks.epoch;
+  stamp.set_stamp(3);
+  REQUIRE(rig.near->send_control(stamp));
+  rig.turns(2);
+  REQUIRE(rig.member(2).lead(1));
+  REQUIRE(rig.follow(1, 2));
+  rig.heartbeat();
+  CHECK(rig.member(1).lineage().history == second);
+  CHECK(rig.member(1).log().line().starts().size() == 1);
+  CHECK(rig.member(1).log().last_lsn() == Lsn{1});
+  CHECK(rig.committed(2) == Lsn{1});
+}

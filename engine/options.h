@@ -24,7 +24,9 @@ enum class LinkKind : std::uint8_t {
 
 struct Options {
   NodeRole role = NodeRole::primary;
-  std::uint32_t node = 1;    ///< unique among the nodes of a history, >= 1
+  /// Unique among the nodes of a history, >= 1. A replica's differs from its primary's and from other
+  /// replicas': a number that is in use is refused.
+  std::uint32_t node = 1;
   std::uint32_t shards = 1;  ///< 1 to 256, a reactor each; the same on all nodes
 
   // Cores: see ReactorGroupOptions.

@@ -185,7 +185,7 @@ class Primary final : public PollSource {
   [[nodiscard]] bool sends_snapshots() const;
   /// Zero: a snapshot for this node may begin now.
   [[nodiscard]] Duration snapshot_wait(std::uint32_t node) const;
-  [[nodiscard]] std::size_t replicas() const;  ///< links of whole ones; without `c` a node may have several
+  [[nodiscard]] std::size_t replicas() const;  ///< links of whole ones
   [[nodiscard]] std::size_t nodes() const;     ///< whole ones
   /// The links of the connected replicas. `visit` must neither attach nor close.
   void each_link(const std::function<void(const Link&)>& visit) const;

@@ -63,6 +63,7 @@ struct Options {
   std::uint64_t log_bytes = 16ULL << 20;  ///< a shard; a power of two, 64 KiB to 64 GiB
   std::uint64_t ring_bytes = 4ULL << 20;  ///< a link; a power of two, 256 KiB to 1 GiB
   Duration heartbeat = milliseconds(100);
+  /// A peer that says or takes nothing for so long is dropped. Several times what 64 KiB take on the link.
   Duration link_timeout = seconds(3);
   Duration connect_timeout = seconds(5);  ///< replica: how long open() waits until all shards follow
   bool reconnect = true;                  ///< replica: with back-off, after a link was lost

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include <tidelock/replication/snapshot_sender.h>
+
 namespace tidelock::sim {
 namespace {
 
@@ -56,6 +58,10 @@ Shape draw_shape(const Streams& streams) {
     shape.log_bytes = one_of(group, {64ULL << 10, 64ULL << 10, 256ULL << 10});
     // So slow that a snapshot lasts, and other faults befall it.
     if (!one_in(group, 3)) shape.wire.bytes_a_second = 500'000ULL << group.below(5);
+    // But nobody is given up for the time that one of its ranges takes, with others before it on the way.
+    const std::uint64_t range_ns =
+        SnapshotSender::kRangeBytesMax * 1'000'000'000ULL / shape.wire.bytes_a_second;
+    shape.link_timeout = std::max(shape.link_timeout, nanoseconds(static_cast<std::int64_t>(4 * range_ns)));
   }
   return shape;
 }

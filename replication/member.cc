@@ -301,7 +301,7 @@ Status Member::follow(ConnectedPeer peer) {
   membership_.follow(theirs);
   routing_seed_ = theirs.routing_seed;
   log_->cut_to_whole();
-  const Status attached =
+  Status attached =
       replica_->attach(std::move(peer.link), theirs.history, theirs.epoch, theirs.flags.snapshot);
   if (!attached) {
     membership_.unfollow();

@@ -176,7 +176,7 @@ struct Hello {
   std::uint64_t routing_seed = 0;
   Epoch epoch{};  ///< the primary's, or followed; of a group: promised, or what is asked for
   Generation generation{};
-  std::uint32_t group_sum = 0;  ///< of node numbers, lease and largest group; 0: in no group
+  std::uint32_t group_sum = 0;  ///< of node numbers, lease, largest group and c; 0: in no group
   Lsn last_lsn{};               ///< replica: its last applied; primary: its last appended
   Lsn first_lsn{};              ///< primary: the oldest that its log still holds
   std::uint64_t ring_bytes = 0;

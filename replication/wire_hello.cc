@@ -225,7 +225,7 @@ std::string describe(const Refusal& refusal) {
              ": run both as the same user";
     case RefusalReason::group:
       return "the peer's group has the sum " + ours + ", this node's " + theirs +
-             ": give all nodes the same list, lease and largest group";
+             ": give all nodes the same list, c, lease and largest group";
     case RefusalReason::promised:
       return "the peer has promised epoch " + epoch_text_of(refusal.ours) + ", this node says " +
              epoch_text_of(refusal.theirs) + ": follow the newest epoch, or ask for a higher one";

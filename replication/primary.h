@@ -132,7 +132,7 @@ class Primary final : public PollSource {
   /// (those in wait_for_room() are not overtaken). `bytes_after` above 0: the entry begins or continues a
   /// group (one batch on every link, visible in one turn of a replica), and that much of it is still to come,
   /// encoded and from this caller, before it suspends or returns to the loop. Suspends: never Errors:
-  /// log_full: wait_for_room() and try again; no_replica: fewer than `c`; too_large
+  /// log_full: wait_for_room() and try again; closed; no_replica: fewer than `c`; too_large
   Result<Lsn> try_append(EntryKind kind, Bytes key, Bytes value, std::uint32_t bytes_after = 0);
   /// Whether entries of that size in a row would be appended now, all of them.
   [[nodiscard]] bool can_append(std::uint32_t encoded_bytes) const;

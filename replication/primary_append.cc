@@ -28,7 +28,7 @@ Result<Lsn> Primary::try_append(EntryKind kind, Bytes key, Bytes value, std::uin
     return Error(ReplicationErrc::too_large,
                  "a group has at most " + std::to_string(group_bytes_max()) + " bytes encoded");
   }
-  if (state.too_few()) return state.refusal();
+  if (state.refuses()) return state.refusal();
   if (!state.can_append(bytes + bytes_after)) return ReplicationErrc::log_full;
   EntryView entry;
   entry.kind = kind;
@@ -69,11 +69,12 @@ Status Primary::State::wait_for_room(std::uint32_t bytes, Instant deadline) {
                  std::to_string(bytes) + " bytes never fit a log of " + std::to_string(log.capacity()) +
                      " bytes, which takes half of its size at once: raise log_bytes");
   }
-  if (too_few()) return closed ? Status(ReactorErrc::closed) : Status(refusal());
+  if (refuses()) return refusal();
   if (room_head == nullptr && !fragmenting && (log.fits(bytes) || make_room(bytes))) {
-    return too_few() ? Status(refusal()) : Status{};  // a handler of lost links may have ended others
+    // A handler of lost links may have ended others, or all.
+    return refuses() ? Status(refusal()) : Status{};
   }
-  if (closed) return ReactorErrc::closed;
+  if (refuses()) return refusal();
   bump(stats.log_full_waits);
   if (room_head == nullptr && !fragmenting) held_at = reactor.now();
   RoomWaiter waiter(bytes);
@@ -81,17 +82,17 @@ Status Primary::State::wait_for_room(std::uint32_t bytes, Instant deadline) {
   Wakeup wakeup = Wakeup::notified;
   while (room_head != &waiter || fragmenting || !log.fits(bytes)) {
     wakeup = waiter.queue.wait(deadline);
-    if (wakeup != Wakeup::notified || closed || too_few()) break;
+    if (wakeup != Wakeup::notified || refuses()) break;
   }
   remove_room(waiter);
   if (wakeup != Wakeup::notified) return to_status(wakeup);
-  if (closed) return ReactorErrc::closed;
-  if (too_few()) return refusal();
+  if (refuses()) return refusal();
   admitted_bytes = bytes;
   return {};
 }
 
 Error Primary::State::refusal() const {
+  if (closed) return Error(ReactorErrc::closed);
   if (!leads) return Error(ReplicationErrc::not_primary);
   return Error(ReplicationErrc::no_replica,
                std::to_string(nodes) + " of the " + std::to_string(c) + " that a write needs (c) are there");
@@ -252,14 +253,15 @@ Result<Lsn> Primary::append_fragments(Bytes key, Bytes value, Instant deadline) 
     }
   }
   state.fragmenting = false;
-  if (!state.in_term(fragment.epoch)) return Error(ReplicationErrc::not_primary);
+  if (!state.in_term(fragment.epoch))
+    return state.closed ? Error(ReactorErrc::closed) : Error(ReplicationErrc::not_primary);
   state.wake_room();
   return fragment.lsn;
 }
 
 /// Waits for room as long as it takes: a replica that does not give any is dropped by the heartbeat's tick,
 /// and if that does not help either, all of them are. Once none reads the log any more everything fits.
-/// False: the term is over, and what is in of the put will be cut.
+/// False: the term is over, and what is in of the put will be cut; or the primary is closed.
 bool Primary::State::append_fragment(const EntryView& fragment) {
   const std::uint32_t bytes = entry_bytes(EntryKind::fragment, fragment.key.size(), fragment.value.size());
   RoomWaiter waiter(bytes);

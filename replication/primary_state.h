@@ -83,7 +83,7 @@ struct Primary::State final : Sender::Owner {
   void depose(const std::string& reason);
   void commit_in_group();
   /// What was begun in that epoch may go on.
-  [[nodiscard]] bool in_term(Epoch epoch) const { return leads && options.epoch == epoch; }
+  [[nodiscard]] bool in_term(Epoch epoch) const { return !closed && leads && options.epoch == epoch; }
 
   // primary.cc
   [[nodiscard]] SenderOptions sender_options() const;
@@ -110,8 +110,10 @@ struct Primary::State final : Sender::Owner {
 
   // primary_append.cc
   [[nodiscard]] bool can_append(std::uint32_t bytes) const;
-  /// Fewer nodes than `c` are connected: nothing is appended.
+  /// Fewer nodes than `c` are connected, or it leads nothing.
   [[nodiscard]] bool too_few() const { return !leads || nodes < c; }
+  /// Nothing is appended, and refusal() says why.
+  [[nodiscard]] bool refuses() const { return closed || too_few(); }
   [[nodiscard]] Error refusal() const;
   Lsn append(const EntryView& entry, std::uint32_t bytes_after = 0);
   Status wait_for_room(std::uint32_t bytes, Instant deadline);

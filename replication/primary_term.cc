@@ -59,7 +59,7 @@ void Primary::State::depose(const std::string& reason) {
 /// Entries of earlier epochs commit with the first of this one, never by their own count: as many may have
 /// had them and a later primary lack them all the same.
 void Primary::State::commit_in_group() {
-  if (group == nullptr || !leads) return;
+  if (group == nullptr || !leads || closed) return;
   group->appended();
   const Lsn counted = c == 0 ? log.last_lsn() : levels[c - 1].applied;
   if (counted < first) return;

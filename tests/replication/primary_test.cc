@@ -403,9 +403,9 @@ TEST_CASE("replication/primary: who waits for an acknowledgement after close hea
   rig.settle();
   const Lsn acknowledged = rig.put("k", "v");
   rig.settle();
+  const Lsn lsn = rig.put("k", "w");
   rig.primary->close("maintenance");
   rig.settle();
-  const Lsn lsn = rig.put("k", "w");
   std::vector<std::uint64_t> order;
   Noted waiter(order, lsn, AckLevel::applied, rig.in(seconds(60)));
   rig.primary->add_waiter(waiter);

@@ -827,6 +827,63 @@ TEST_CASE("replication/room: close wakes who waits for room") {
   rig.wire->polls_to_drain = 0;
 }
 
+TEST_CASE("replication/room: a closed primary appends nothing") {
+  std::optional<std::uint32_t> c;
+  SUBCASE("without c") {}
+  SUBCASE("with c = 0") { c = 0; }
+  StreamRig rig(small_log(c));
+  REQUIRE(rig.connect());
+  rig.put("key", "before");
+  const Lsn last = rig.primary->last_lsn();
+  rig.primary->close("done");
+  CHECK(rig.primary->try_append(EntryKind::put, as_bytes("key"), {}).error() == ReactorErrc::closed);
+  bool ran = false;
+  rig.spawn([&] {
+    CHECK(rig.primary->wait_for_room(100, rig.in(seconds(60))).error() == ReactorErrc::closed);
+    CHECK(rig.primary->append_fragments(as_bytes("big"), as_bytes(filler()), rig.in(seconds(60))).error() ==
+          ReactorErrc::closed);
+    ran = true;
+  });
+  rig.turns(2);
+  CHECK(ran);
+  CHECK(rig.primary->last_lsn() == last);
+}
+
+TEST_CASE("replication/fragments: close ends a put that is half in") {
+  LoopbackOptions options;
+  bool waits_for_room = false;
+  SUBCASE("between two turns") {}
+  SUBCASE("which waits for room, of a link that still reads the log") {
+    options = late();
+    waits_for_room = true;
+  }
+  StreamRig rig(waits_for_room ? small_log() : StreamRig::one_mebibyte());
+  const auto slow = rig.connect_by_hand(options);
+  if (waits_for_room) rig.wire->polls_to_drain = 1'000'000;
+  const std::string value = pattern(500'000);
+  Result<Lsn> put = ReplicationErrc::log_full;
+  bool ended = false;
+  rig.spawn([&] {
+    put = rig.primary->append_fragments(as_bytes("big"), as_bytes(value), rig.in(seconds(60)));
+    ended = true;
+  });
+  bool amid = false;
+  std::uint64_t end = 0;
+  rig.spawn([&] {
+    amid = rig.primary->fragmenting();
+    rig.primary->close("done");
+    end = rig.primary->log().end();
+  });
+  for (int i = 0; i < 20 && !ended; ++i) rig.turn_primary();
+  REQUIRE(ended);
+  CHECK(amid);
+  REQUIRE_FALSE(put);
+  CHECK(put.error() == ReactorErrc::closed);
+  CHECK_FALSE(rig.primary->fragmenting());
+  CHECK(rig.primary->log().end() == end);
+  rig.wire->polls_to_drain = 0;
+}
+
 TEST_CASE("replication/fragments: a stopped replica does not hold a large put up while c others take it") {
   StreamRig rig(small_log(1));
   const auto stopped = rig.connect_by_hand(late());

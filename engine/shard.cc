@@ -68,7 +68,9 @@ void Shard::shut() {
 }
 
 void Shard::on_replica_lost(std::function<void(const std::string& reason)> handler) {
-  primary_->on_link_lost(std::move(handler));
+  primary_->on_link_lost([handler = std::move(handler)](std::uint32_t, const std::string& reason) {
+    if (handler) handler(reason);
+  });
 }
 
 void Shard::each_link(const std::function<void(const Link&)>& visit) const {

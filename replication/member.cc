@@ -1,8 +1,8 @@
 // Who may come, whom it follows, and what a change of role ends.
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
-#include <tidelock/base/check.h>
 #include <tidelock/replication/errc.h>
 #include <tidelock/replication/member.h>
 
@@ -48,6 +48,9 @@ Result<std::unique_ptr<Member>> Member::create(Reactor& reactor, Clock& clock, c
     its->membership_.unfollow();
     its->become(MemberRole::none, reason);
   });
+  member->primary_->on_link_lost([its](std::uint32_t node, const std::string& reason) {
+    if (its->watcher_ != nullptr) its->watcher_->link_lost(node, reason);
+  });
   reactor.add_source(*member);
   return member;
 }
@@ -63,15 +66,11 @@ Member::~Member() {
 
 Lineage Member::lineage() const { return {membership_.history(), routing_seed_, membership_.promised()}; }
 
-void Member::on_role(std::function<void(MemberRole role, const std::string& why)> handler) {
-  on_role_ = std::move(handler);
-}
-
 /// Readers judge again: with the role it changes who tells them of entries.
 void Member::become(MemberRole role, const std::string& why) {
   if (role == std::exchange(role_, role)) return;
   log_->line_changed();
-  if (on_role_) on_role_(role, why);
+  if (watcher_ != nullptr) watcher_->role_changed(role, why);
 }
 
 void Member::step_down(const std::string& why) {
@@ -80,6 +79,19 @@ void Member::step_down(const std::string& why) {
   replica_->close(why);
   membership_.unfollow();
   become(MemberRole::none, why);
+}
+
+void Member::settle(const std::string& why) {
+  const Epoch promised = membership_.promised();
+  if (promise_.epoch != promised) end_promise_link(why);
+  const bool leads = role_ == MemberRole::leading && primary_->epoch() == promised;
+  const bool follows =
+      role_ == MemberRole::following && membership_.following() && replica_->epoch() == promised;
+  if (role_ != MemberRole::none && !leads && !follows) step_down(why);
+}
+
+void Member::asked_to_lead() {
+  if (watcher_ != nullptr) watcher_->asked_to_lead();
 }
 
 void Member::close(const std::string& why) {
@@ -120,6 +132,16 @@ Hello Member::hello() const {
     ours.last_epoch = ours.commit_epoch = {};
     ours.commit_lsn = {};
   }
+  return ours;
+}
+
+Hello Member::candidate_hello(Epoch epoch, HistoryId history, const HelloFlags& flags) const {
+  Hello ours = about_itself(NodeRole::candidate);
+  ours.flags.promise = flags.promise;
+  ours.flags.released = flags.released;
+  ours.flags.founding = flags.founding;
+  ours.epoch = epoch;
+  ours.history = history;
   return ours;
 }
 
@@ -170,6 +192,9 @@ std::optional<Refusal> Member::judge_replica(const Hello& theirs) {
   const bool none = theirs.history == HistoryId{};
   if ((!none && theirs.history != membership_.history()) || (none && theirs.last_lsn > Lsn{}))
     return Refusal{RefusalReason::history, membership_.history().value, theirs.history.value};
+  if (!membership_.heard_of(theirs.epoch)) {
+    return Refusal{RefusalReason::malformed, epoch_value(membership_.promised()), epoch_value(theirs.epoch)};
+  }
   if (role_ == MemberRole::leading && theirs.epoch > membership_.promised())
     step_down("node " + std::to_string(theirs.node) + " has promised epoch " + text_of(theirs.epoch));
   if (role_ != MemberRole::leading)
@@ -217,6 +242,7 @@ Verdict Member::judge_candidate(const Hello& theirs) {
         "it has promised epoch " + text_of(theirs.epoch) + " to node " + std::to_string(theirs.node);
     end_promise_link(why);
     step_down(why);
+    if (watcher_ != nullptr) watcher_->promise_given(theirs.node, theirs.epoch);
   }
   Hello ours = about_itself(NodeRole::replica);
   ours.generation = {++generation_};
@@ -244,6 +270,7 @@ Status Member::attach(std::unique_ptr<Link> link, const Hello& theirs, const Hel
   }
   end_promise_link("another link takes over");
   promised_link_ = std::move(link);
+  promised_node_ = theirs.node;
   promise_ = {};
   promise_.history = theirs.history;
   promise_.epoch = theirs.epoch;
@@ -273,7 +300,14 @@ Status Member::attach_replica(std::unique_ptr<Link> link, const Hello& theirs, c
 
 // ---- following ------------------------------------------------------------------------------------------
 
-Status Member::follow(ConnectedPeer peer) {
+/// Whoever answered that went by it: a log that goes on is held to be a prefix of the primary's.
+bool Member::still_so(const Hello& said) const {
+  const Hello now = hello();
+  return said.role == now.role && said.history == now.history && said.flags == now.flags &&
+         said.last_lsn == now.last_lsn && said.last_epoch == now.last_epoch;
+}
+
+Status Member::follow(ConnectedPeer peer, const Hello& said) {
   const Hello& theirs = peer.hello;
   const auto refuse = [&peer](const Error& error) {
     peer.link->close(error.message());
@@ -282,6 +316,13 @@ Status Member::follow(ConnectedPeer peer) {
   if (theirs.role != NodeRole::primary) {
     return refuse({ReplicationErrc::malformed, "whoever is to be followed does not say that it leads"});
   }
+  if (!still_so(said)) {
+    return refuse(
+        {ReplicationErrc::wrong_context,
+         "the log, or whose history it is, has changed since this node's hello: it has to be said anew"});
+  }
+  if (peer.link->state() == LinkState::closed)
+    return Error(ReplicationErrc::link_closed, peer.link->close_reason());
   if (const auto refusal = check_terms(theirs)) return refuse(refused_with(*refusal));
   if (membership_.yield_to(theirs))
     step_down("node " + std::to_string(theirs.node) + " leads a history that is established");
@@ -295,8 +336,10 @@ Status Member::follow(ConnectedPeer peer) {
   }
   if (const Status started = peer.link->start(reactor_); !started) return refuse(started.error());
   end_promise_link(why);
-  if (membership_.history() == HistoryId{}) {
-    if (const Status emptied = empty_table(); !emptied) return refuse(emptied.error());
+  // What an empty log cannot tell needs no snapshot to be mended.
+  const bool mend = log_->spoiled() && log_->last_lsn() == Lsn{} && !theirs.flags.snapshot;
+  if (membership_.history() == HistoryId{} || mend) {
+    if (const Status forgotten = forget_history(); !forgotten) return refuse(forgotten.error());
   }
   membership_.follow(theirs);
   routing_seed_ = theirs.routing_seed;
@@ -314,22 +357,28 @@ Status Member::follow(ConnectedPeer peer) {
 }
 
 /// It has had a history that came to nothing, or has lost its memory's beginnings: what is here would be
-/// taken for the next one's.
-Status Member::empty_table() {
+/// taken for the next one's. Nothing reads the log.
+Status Member::forget_history() {
   log_->cut_to_whole();
-  if (log_->last_lsn() == Lsn{}) return {};
-  if (target_ == nullptr) {
-    return Error(ReplicationErrc::gap,
-                 "entries of no history are here, and no other table can take their place");
+  if (log_->last_lsn() != Lsn{} || log_->spoiled()) {
+    if (target_ == nullptr) {
+      return Error(ReplicationErrc::gap,
+                   "entries of no history are here, and no other table can take their place");
+    }
+    TL_TRY(target_->begin_shadow());
+    target_->swap_shadow({});
   }
-  TL_TRY(target_->begin_shadow());
-  target_->swap_shadow({});
+  replica_->close("its history has come to nothing");
+  replica_->forget();
   log_->forget();
+  routing_seed_ = 0;
   return {};
 }
 
 bool Member::answered(std::uint32_t node, HistoryId history, Epoch promised, std::uint32_t c) {
-  return membership_.answered(node, history, promised, c, clock_.now());
+  const bool counted = membership_.answered(node, history, promised, c, clock_.now());
+  settle("node " + std::to_string(node) + " has promised epoch " + text_of(promised));
+  return counted;
 }
 
 // ---- leading --------------------------------------------------------------------------------------------
@@ -341,18 +390,32 @@ std::optional<Refusal> Member::stand(std::uint32_t counter, bool released) {
   return std::nullopt;
 }
 
-std::optional<Refusal> Member::found(HistoryId history, std::uint64_t routing_seed, std::uint32_t counter) {
+std::optional<Refusal> Member::found(HistoryId history, std::uint32_t counter) {
   if (auto refusal = membership_.found(history, counter, clock_.now())) return refusal;
-  routing_seed_ = routing_seed;
-  end_promise_link("it would found a history itself");
+  settle("it would found a history itself");
   return std::nullopt;
 }
 
-Status Member::lead(std::uint32_t c) {
-  const Epoch epoch = membership_.promised();
-  TL_ASSERT(epoch.node == options_.group.node && role_ == MemberRole::none, "it stood for that epoch");
-  const HistoryId history =
-      membership_.founding() != HistoryId{} ? membership_.founding() : membership_.history();
+Status Member::lead(Epoch epoch, std::uint32_t c) {
+  const bool founds = membership_.founding() != HistoryId{};
+  const bool led = !founds && epoch <= log_->line().last_epoch();
+  if (epoch != membership_.promised() || epoch.node != options_.group.node || role_ != MemberRole::none ||
+      led) {
+    return Error(ReplicationErrc::old_epoch,
+                 "epoch " + text_of(epoch) + " is not this node's to begin: " +
+                     (led ? "it has led it" : "it has promised " + text_of(membership_.promised())));
+  }
+  if (!founds && !membership_.memory())
+    return Error(ReplicationErrc::not_primary, "this node is of no history that it could lead");
+  if (c > options_.group.quorum().n)
+    return Error::from_errno(EINVAL, "c is " + std::to_string(c) + ": the group has fewer others");
+  if (founds) {
+    if (!primary_->departed() || primary_->fragmenting())
+      return Error(ReplicationErrc::peer_busy, "what this node sent as a primary is not gone yet");
+    TL_TRY(forget_history());
+    routing_seed_ = options_.routing_seed;
+  }
+  const HistoryId history = founds ? membership_.founding() : membership_.history();
   TL_TRY(primary_->lead({history, routing_seed_, epoch, c, membership_.holders_needed()}));
   membership_.lead(epoch, history);
   become(MemberRole::leading, "it leads epoch " + text_of(epoch));
@@ -385,11 +448,11 @@ std::uint32_t Member::poll(std::uint32_t budget) {
   }
   const bool silent = reactor_.now() - promised_link_->last_heard() > options_.link_timeout;
   if (silent) promised_link_->close("the candidate said nothing");
-  if (promised_link_->state() == LinkState::closed) {
-    promised_link_.reset();
-    ++done;
-  }
-  return done;
+  if (promised_link_->state() != LinkState::closed) return done;
+  const std::string why = promised_link_->close_reason();
+  promised_link_.reset();
+  if (watcher_ != nullptr) watcher_->promise_void(promised_node_, promise_.epoch, why);
+  return done + 1;
 }
 
 void Member::flush() {

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,6 +33,7 @@ struct MemberOptions {
   std::uint32_t value_bytes_max = kValueBytesMax;  ///< the same at all nodes
   Duration heartbeat = milliseconds(100);
   Duration link_timeout = seconds(3);
+  std::uint64_t routing_seed = 0;  ///< of a history that this node begins
 };
 
 /// The node's table. All outlive the member.
@@ -49,6 +49,23 @@ enum class MemberRole : std::uint8_t {
   leading,    ///< appends what is written here
 };
 
+/// Is told what happens to a member, on the loop and amid whatever did it: it must neither suspend nor call
+/// the member; a fiber that it wakes does.
+class MemberWatcher {
+ public:
+  virtual ~MemberWatcher() = default;
+  virtual void role_changed(MemberRole role, const std::string& why) = 0;
+  /// It has promised a candidate that epoch. Nothing may come of it: not even the link by which that would
+  /// stamp it.
+  virtual void promise_given(std::uint32_t node, Epoch epoch) = 0;
+  /// That link is gone, and not because the node did something else: the candidate is gone, or silent.
+  virtual void promise_void(std::uint32_t node, Epoch epoch, const std::string& why) = 0;
+  /// The primary that it follows has ended its epoch, and this node has all that it wrote.
+  virtual void asked_to_lead() = 0;
+  /// The link of a node that followed this one is gone. (Of whom this one followed role_changed() tells.)
+  virtual void link_lost(std::uint32_t node, const std::string& reason) = 0;
+};
+
 class Member final : public Door, private ReplicaOwner, private PollSource {
  public:
   /// Adds itself and both ends to the reactor. `clock`: what leases go by (CLOCK_BOOTTIME).
@@ -62,12 +79,16 @@ class Member final : public Door, private ReplicaOwner, private PollSource {
   /// Whose history it is, how keys are spread in it, and what this node has promised.
   [[nodiscard]] Lineage lineage() const;
   [[nodiscard]] const Membership& membership() const { return membership_; }
+  /// For an Attempt: settle() in the turn in which it has changed anything.
+  [[nodiscard]] Membership& membership() { return membership_; }
+  /// What belongs to an epoch that is no longer the one promised ends: role, links, a promise.
+  void settle(const std::string& why);
   [[nodiscard]] GroupLog& log() { return *log_; }
   /// Both are always there: the role says which one works.
   [[nodiscard]] Primary& primary() { return *primary_; }
   [[nodiscard]] const Replica& replica() const { return *replica_; }
-  /// Called on the loop whenever role() has changed, with the reason. Must not suspend.
-  void on_role(std::function<void(MemberRole role, const std::string& why)> handler);
+  /// null: nobody. It outlives the member, or what it was told of before.
+  void watch(MemberWatcher* watcher) { watcher_ = watcher; }
 
   // ---- who comes ----
   /// Replicas are taken by whoever leads. A candidate that asks for a promise may get it, which ends what
@@ -78,20 +99,27 @@ class Member final : public Door, private ReplicaOwner, private PollSource {
   // ---- following ----
   /// What it says to whom it would follow.
   [[nodiscard]] Hello hello() const;
-  /// Follows whoever answered that.
-  /// Errors:   refused, why not; wrong_context, malformed: an answer that is none; peer_busy: what it sent as
-  ///           a primary is not gone yet; those of Link::start and Replica::attach. The link is closed
-  Status follow(ConnectedPeer peer);
-  /// Of another node's hello or refusal: Membership::answered().
+  /// Follows whoever answered `said`, a hello() of before.
+  /// Errors:   refused, why not; wrong_context: what it said is not so any more, say it again; link_closed;
+  ///           malformed: an answer that is none; peer_busy: what it sent as a primary is not gone yet; those
+  ///           of Link::start and Replica::attach. The link is closed
+  Status follow(ConnectedPeer peer, const Hello& said);
+  /// Of another node's hello or refusal: Membership::answered(), and what that ends.
   bool answered(std::uint32_t node, HistoryId history, Epoch promised, std::uint32_t c);
 
   // ---- leading ----
-  /// What Membership says, and on success ends what this node did before.
+  /// What it says as a candidate for that epoch. `flags`: promise, released, founding, of which that one
+  /// says whether `history` is one that it would begin.
+  [[nodiscard]] Hello candidate_hello(Epoch epoch, HistoryId history, const HelloFlags& flags) const;
+  /// What Membership says, and on success ends what this node did before. (An Attempt asks that itself, and
+  /// its owner calls settle().)
   std::optional<Refusal> stand(std::uint32_t counter, bool released);
-  std::optional<Refusal> found(HistoryId history, std::uint64_t routing_seed, std::uint32_t counter);
-  /// The epoch that it stood for is its own: enough promises hold, and its log has what they have.
-  /// Errors:   those of Primary::lead()
-  Status lead(std::uint32_t c);
+  std::optional<Refusal> found(HistoryId history, std::uint32_t counter);
+  /// The epoch that it stood for is its own: enough promises hold, and its log has what they have. On success
+  /// an Attempt is told led(). A founder's log and table are emptied first.
+  /// Errors:   old_epoch: it has promised another since, or has led this one; not_primary: it is of no
+  ///           history any more; EINVAL: no such c; those of Primary::lead()
+  Status lead(Epoch epoch, std::uint32_t c);
   /// Ends its epoch, or leaves whom it follows.
   void step_down(const std::string& why);
 
@@ -106,6 +134,7 @@ class Member final : public Door, private ReplicaOwner, private PollSource {
   [[nodiscard]] bool memory() const override { return membership_.memory(); }
   void applied(Lsn lsn) override { membership_.applied(lsn); }
   void stamped() override { membership_.stamped(clock_.now()); }
+  void asked_to_lead() override;
 
   std::uint32_t poll(std::uint32_t budget) override;
   void flush() override;
@@ -119,7 +148,8 @@ class Member final : public Door, private ReplicaOwner, private PollSource {
   [[nodiscard]] std::optional<Refusal> check_terms(const Hello& theirs) const;
   [[nodiscard]] std::optional<Refusal> judge_replica(const Hello& theirs);
   Verdict judge_candidate(const Hello& theirs);
-  Status empty_table();
+  [[nodiscard]] bool still_so(const Hello& said) const;
+  Status forget_history();
   [[nodiscard]] bool diverged(const Hello& theirs) const;
   [[nodiscard]] bool needs_snapshot(const Hello& theirs) const;
   Status attach_replica(std::unique_ptr<Link> link, const Hello& theirs, const Hello& ours);
@@ -132,7 +162,7 @@ class Member final : public Door, private ReplicaOwner, private PollSource {
   std::unique_ptr<GroupLog> log_;
   std::unique_ptr<Primary> primary_;
   std::unique_ptr<Replica> replica_;
-  std::function<void(MemberRole, const std::string&)> on_role_;
+  MemberWatcher* watcher_ = nullptr;
   MemberRole role_ = MemberRole::none;
   std::uint64_t routing_seed_ = 0;
   std::uint32_t generation_ = 0;
@@ -141,6 +171,7 @@ class Member final : public Door, private ReplicaOwner, private PollSource {
   // The candidate that it has promised, until that leads or is gone.
   std::unique_ptr<Link> promised_link_;
   ControlFrame promise_;  ///< what goes to it
+  std::uint32_t promised_node_ = 0;
   bool promise_news_ = false;
   bool promise_founds_ = false;
   Instant promise_sent_at_{};

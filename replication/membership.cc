@@ -236,7 +236,13 @@ std::optional<std::uint32_t> Membership::next_counter(std::uint32_t heard) const
   const std::uint32_t own = promised_.counter;
   if (own == kCounterMax) return std::nullopt;
   const std::uint32_t most = own + std::min(kCounterStepMax, kCounterMax - own) - 1;
-  return std::max(own, std::min(heard, most)) + 1;
+  return std::max(own, std::min(std::max(heard, heard_counter_), most)) + 1;
+}
+
+bool Membership::heard_of(Epoch epoch) {
+  if (too_far(epoch)) return false;
+  heard_counter_ = std::max(heard_counter_, epoch.counter);
+  return true;
 }
 
 bool Membership::too_far(Epoch epoch) const {

@@ -54,6 +54,10 @@ class Membership {
   /// Its owner knows that now: it counted them, or heard of a commit LSN above 0 in this history.
   void establish() { established_ = true; }
 
+  /// Somebody has promised, or leads, that: what this node stands for later is above it. False: it is too far
+  /// beyond what is known here to be true.
+  bool heard_of(Epoch epoch);
+
   // ---- asked by a candidate ----
   /// Why not; none: it may lead, as far as this node is concerned. `serves`: this node is a primary that
   /// stamps. If the hello asks for a promise, that is given from then on: the owner closes its old link, or
@@ -127,6 +131,7 @@ class Membership {
   GroupOptions options_;
   HistoryId history_{};
   Epoch promised_{};
+  std::uint32_t heard_counter_ = 0;  ///< of epochs that it has not promised
   bool memory_ = false;
   bool established_ = false;
   bool following_ = false;  ///< the primary of `promised_`

@@ -112,7 +112,7 @@ std::uint64_t Primary::backlog() const {
   }
   return last.value - behind.value;
 }
-void Primary::on_link_lost(std::function<void(const std::string& reason)> handler) {
+void Primary::on_link_lost(std::function<void(std::uint32_t node, const std::string& reason)> handler) {
   state_->on_link_lost = std::move(handler);
 }
 Lsn Primary::last_lsn() const { return state_->log.last_lsn(); }
@@ -154,8 +154,8 @@ void Primary::State::peers_changed() {
   if (too_few()) refuse_room();
 }
 
-void Primary::State::link_lost(const std::string& reason) {
-  if (on_link_lost) on_link_lost(reason);
+void Primary::State::link_lost(std::uint32_t node, const std::string& reason) {
+  if (on_link_lost) on_link_lost(node, reason);
 }
 
 }  // namespace tidelock

@@ -64,8 +64,8 @@ struct PrimaryOptions {
 /// Waits for an LSN without a fiber. Intrusive; embedded in a pooled completion slot.
 /// Lifetime: from add_waiter() until `done` is called, and it always is
 struct AckWaiter {
-  /// Success, or outcome_unknown once the deadline has passed or the primary is closed. Must not suspend. It
-  /// may reuse the waiter at once.
+  /// Success, or outcome_unknown once the deadline has passed or the primary is closed. Must not suspend, nor
+  /// destroy the primary. It may reuse the waiter at once.
   void (*done)(AckWaiter& waiter, Status status) = nullptr;
   Lsn lsn{};
   AckLevel level = AckLevel::applied;
@@ -194,8 +194,9 @@ class Primary final : public PollSource {
   /// No link is left, and none that was closed reads the log any more (Link::drained()). The log's memory may
   /// go only then.
   [[nodiscard]] bool departed() const;
-  /// Called whenever a link was lost, with the reason; not for those that close() ends. Must not suspend.
-  void on_link_lost(std::function<void(const std::string& reason)> handler);
+  /// Called whenever a node's link was lost, with the reason; not for those that close() ends. Must not
+  /// suspend, nor destroy the primary.
+  void on_link_lost(std::function<void(std::uint32_t node, const std::string& reason)> handler);
 
   [[nodiscard]] Lsn last_lsn() const;
   [[nodiscard]] Epoch epoch() const;

@@ -101,7 +101,7 @@ struct Primary::State final : Sender::Owner {
   [[nodiscard]] bool short_of_replicas() const override { return too_few(); }
   void log_released() override { wake_room(); }
   void peers_changed() override;
-  void link_lost(const std::string& reason) override;
+  void link_lost(std::uint32_t node, const std::string& reason) override;
   void ticked() override { make_room_for_next(); }
 
   // primary_datapath.cc
@@ -171,7 +171,7 @@ struct Primary::State final : Sender::Owner {
   Log& log;
   PrimaryStats stats;
   Sender sender;
-  std::function<void(const std::string&)> on_link_lost;
+  std::function<void(std::uint32_t, const std::string&)> on_link_lost;
   Lsn first{};                                ///< of that: its no-op
   std::uint32_t first_holders = 0;            ///< others that are still needed to have it
   std::uint32_t c;                            ///< 0 if none is set

@@ -58,6 +58,7 @@ HistoryId Replica::history() const { return state_->history; }
 Epoch Replica::epoch() const { return state_->epoch; }
 const ReplicaStats& Replica::stats() const { return state_->stats; }
 Status Replica::wait_applied(Lsn lsn, Instant deadline) { return state_->wait_applied(lsn, deadline); }
+void Replica::forget() { state_->forget(); }
 void Replica::close(const std::string& reason) { state_->dismiss(reason); }
 
 Status Replica::State::attach(std::unique_ptr<Link> next, HistoryId its_history, Epoch its_epoch,
@@ -116,6 +117,16 @@ void Replica::State::dismiss(const std::string& reason) {
   }
   link->close(reason);
   lose_link(false);
+}
+
+void Replica::State::forget() {
+  TL_ASSERT(group != nullptr && !link, "only who follows nobody forgets");
+  history = {};
+  epoch = entry_epoch = {};
+  received = applied = told = {};
+  set_gauge(stats.received_lsn, 0);
+  set_gauge(stats.applied_lsn, 0);
+  set_gauge(stats.commit_lsn, 0);
 }
 
 /// The link is closed: what was half received is forgotten, what is applied stays.

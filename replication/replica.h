@@ -47,6 +47,8 @@ class ReplicaOwner {
   virtual void applied(Lsn lsn) = 0;
   /// The primary's control frame had a stamp, which will be echoed. Called right after the frame was taken.
   virtual void stamped() = 0;
+  /// The primary has ended its epoch and asks this node for another.
+  virtual void asked_to_lead() = 0;
 };
 
 /// What a replica applies, and when it says so. Production has one way, these defaults; tests plant others to
@@ -129,6 +131,9 @@ class Replica final : public PollSource {
   /// Errors:   deadline_exceeded, cancelled
   Status wait_applied(Lsn lsn, Instant deadline);
   [[nodiscard]] const ReplicaStats& stats() const;
+  /// In a group, without a link: what it had is of no history any more, and its log begins anew. It takes the
+  /// next primary's.
+  void forget();
   void close(const std::string& reason);
 
   std::uint32_t poll(std::uint32_t budget) override;

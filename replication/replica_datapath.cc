@@ -55,8 +55,11 @@ std::uint32_t Replica::State::take_controls(std::uint32_t budget) {
       break;
     }
     if (frame->lead) {
-      link->close("the primary asks this replica to lead, and it is in no group");
-      break;
+      if (options.owner == nullptr) {
+        link->close("the primary asks this replica to lead, and it is in no group");
+        break;
+      }
+      options.owner->asked_to_lead();
     }
     if (options.owner != nullptr && frame->stamp() != 0) {
       echo = frame->stamp();

@@ -69,6 +69,7 @@ struct Replica::State {
   // replica.cc
   Status attach(std::unique_ptr<Link> next, HistoryId its_history, Epoch its_epoch, bool snapshot_comes);
   void dismiss(const std::string& reason);
+  void forget();
   void lose_link(bool report);
   void tick();
   void arm_tick();

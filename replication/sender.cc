@@ -143,6 +143,7 @@ void Sender::sweep() {
     }
     // Out of the list before the owner hears of it: it may attach or close.
     const bool dismissed = peers_[i].dismissed;
+    const std::uint32_t node = peers_[i].node();
     const std::string reason = peers_[i].link->close_reason();
     const std::uint64_t needed = peers_[i].waits_for_range() ? log_.end() : peers_[i].completed;
     departing_.push_back({std::move(peers_[i].link), needed, peers_[i].buffers_in_flight()});
@@ -151,7 +152,7 @@ void Sender::sweep() {
     owner_.peers_changed();
     if (dismissed) continue;
     bump(stats_.links_lost);
-    owner_.link_lost(reason);
+    owner_.link_lost(node, reason);
     i = 0;
   }
 }

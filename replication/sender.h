@@ -85,8 +85,9 @@ class Sender {
     [[nodiscard]] virtual bool short_of_replicas() const = 0;
     virtual void log_released() = 0;   ///< the log may have room
     virtual void peers_changed() = 0;  ///< one has come, gone or become whole
-    /// Its link was lost, for this reason; not for those that dismiss_all() ends. No peers are walked.
-    virtual void link_lost(const std::string& reason) = 0;
+    /// A node's link was lost, for this reason; not one that dismiss_all() ends. No peers are walked. It must
+    /// not destroy the sender.
+    virtual void link_lost(std::uint32_t node, const std::string& reason) = 0;
     /// Half of a heartbeat has passed, and silent peers are gone. No peers are walked.
     virtual void ticked() = 0;
   };

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -38,22 +39,35 @@ class ShadowSource final : public SnapshotSource {
   const ShadowApplier& table_;
 };
 
-struct MemberNode {
+struct MemberNode final : MemberWatcher {
   MemberNode(std::uint32_t number, const GroupOptions& group) {
     MemberOptions options;
     options.group = group;
     options.group.node = number;
     options.log_bytes = 64 * 1024;
+    options.routing_seed = kGroupSeed;
     auto made = Member::create(*side.reactor, side.clock, {table, &table, &source}, options);
     REQUIRE(made);
     member = *std::move(made);
-    member->on_role([this](MemberRole, const std::string& why) { roles.push_back(why); });
+    member->watch(this);
   }
+  void role_changed(MemberRole, const std::string& why) override { roles.push_back(why); }
+  void promise_given(std::uint32_t to, Epoch epoch) override { given.emplace_back(to, epoch); }
+  void promise_void(std::uint32_t to, Epoch epoch, const std::string&) override {
+    given_in_vain.emplace_back(to, epoch);
+  }
+  void asked_to_lead() override { ++asked; }
+  void link_lost(std::uint32_t other, const std::string&) override { lost.push_back(other); }
+
+  using Promised = std::vector<std::pair<std::uint32_t, Epoch>>;
   Rig side;
   ShadowApplier table;
   ShadowSource source{table};
   std::unique_ptr<Member> member;
   std::vector<std::string> roles;
+  Promised given, given_in_vain;
+  int asked = 0;
+  std::vector<std::uint32_t> lost;
 };
 
 struct MemberRig {
@@ -70,6 +84,17 @@ struct MemberRig {
     turns(3);
     for (const auto& node : nodes) node->side.end();
     for (const auto& node : nodes) node->member.reset();
+  }
+  /// It comes back with nothing. A lease passes.
+  void restart(std::uint32_t number) {
+    MemberNode& old = node(number);
+    const GroupOptions group = old.member->membership().options();
+    old.member->close("it is started anew");
+    turns(3);
+    old.side.end();
+    old.member.reset();
+    nodes[number - 1] = std::make_unique<MemberNode>(number, group);
+    pass(group.lease);
   }
   MemberNode& node(std::uint32_t number) { return *nodes[number - 1]; }
   Member& member(std::uint32_t number) { return *node(number).member; }
@@ -103,22 +128,23 @@ struct MemberRig {
     return std::nullopt;
   }
   Status follow(std::uint32_t from, std::uint32_t to) {
-    if (const auto refusal = dial(from, to, member(from).hello()))
-      return Error(ReplicationErrc::refused, describe(*refusal));
+    const Hello says = member(from).hello();
+    if (const auto refusal = dial(from, to, says)) return Error(ReplicationErrc::refused, describe(*refusal));
     REQUIRE(attached);
-    const Status followed = member(from).follow({std::move(near), answer});
+    const Status followed = member(from).follow({std::move(near), answer}, says);
     turns(3);
     return followed;
   }
+  /// Of a dial() with its own hello that the test has done.
+  Status follow_on(std::uint32_t from) {
+    return member(from).follow({std::move(near), answer}, member(from).hello());
+  }
   Hello candidate(std::uint32_t number, bool founding) {
-    Hello hello = member(number).hello();
-    hello.role = NodeRole::candidate;
-    hello.flags = {};
-    hello.flags.memory = !founding;
-    hello.flags.promise = true;
-    hello.flags.founding = founding;
-    if (founding) hello.history = kGroupHistory;
-    return hello;
+    const Lineage line = member(number).lineage();
+    HelloFlags flags;
+    flags.promise = true;
+    flags.founding = founding;
+    return member(number).candidate_hello(line.epoch, founding ? kGroupHistory : line.history, flags);
   }
   /// A promise of `giver`, confirmed by the echo of a stamp.
   void promise(std::uint32_t number, std::uint32_t giver, bool founding) {
@@ -139,11 +165,14 @@ struct MemberRig {
     near->close("it has it");
     turns(1);
   }
+  Status lead(std::uint32_t number, std::uint32_t c) {
+    return member(number).lead(member(number).lineage().epoch, c);
+  }
   /// Node 1 begins the history, the others promise.
   void found(std::uint32_t c) {
-    REQUIRE_FALSE(member(1).found(kGroupHistory, kGroupSeed, 0));
+    REQUIRE_FALSE(member(1).found(kGroupHistory, 0));
     for (std::uint32_t other = 2; other <= nodes.size(); ++other) promise(1, other, true);
-    REQUIRE(member(1).lead(c));
+    REQUIRE(lead(1, c));
   }
   Lsn put(std::uint32_t number, const std::string& key, const std::string& value) {
     const auto lsn = member(number).primary().try_append(EntryKind::put, as_bytes(key), as_bytes(value));
@@ -211,7 +240,7 @@ TEST_CASE("replication/member: acknowledgements count from when they say that th
   const auto refusal = rig.dial(2, 1, rig.member(2).hello());
   REQUIRE_FALSE(refusal);
   rig.wire->tamper_ack = [](ControlFrame& frame) { frame.whole = false; };
-  REQUIRE(rig.member(2).follow({std::move(rig.near), rig.answer}));
+  REQUIRE(rig.follow_on(2));
   rig.heartbeat();
   CHECK(rig.member(2).role() == MemberRole::following);
   CHECK(rig.member(1).primary().nodes() == 0);
@@ -232,7 +261,7 @@ TEST_CASE("replication/member: what an earlier epoch left commits with the new o
   REQUIRE_FALSE(rig.member(2).stand(1, false));
   rig.promise(2, 1, false);
   CHECK(rig.member(1).role() == MemberRole::none);
-  REQUIRE(rig.member(2).lead(1));
+  REQUIRE(rig.lead(2, 1));
   CHECK(rig.member(2).log().last_lsn() == left.next());
   const auto refusal = rig.dial(1, 2, rig.member(1).hello());
   REQUIRE_FALSE(refusal);
@@ -240,7 +269,7 @@ TEST_CASE("replication/member: what an earlier epoch left commits with the new o
   rig.wire->tamper_ack = [left](ControlFrame& frame) {
     frame.received_lsn = frame.applied_lsn = std::min(frame.applied_lsn, left);
   };
-  REQUIRE(rig.member(1).follow({std::move(rig.near), rig.answer}));
+  REQUIRE(rig.follow_on(1));
   rig.heartbeat();
   CHECK(rig.member(2).primary().reached(left, AckLevel::applied));
   CHECK(rig.committed(2) == Lsn{1});
@@ -299,7 +328,7 @@ TEST_CASE(
   CHECK(rig.member(1).log().last_lsn() == lsn);
   REQUIRE_FALSE(rig.member(1).stand(1, false));
   rig.promise(1, 2, false);
-  REQUIRE(rig.member(1).lead(1));
+  REQUIRE(rig.lead(1, 1));
   const Log& log = rig.member(1).log().log();
   for (EntryReader reader_of(log.run_at(log.begin(), 64 * 1024).bytes); !reader_of.at_end();) {
     const auto entry = reader_of.next();
@@ -368,7 +397,7 @@ TEST_CASE("replication/member: entries that only a deposed primary has are repla
   }));
   rig.node(1).side.reactor->turn();
   CHECK_FALSE(answered);
-  REQUIRE(rig.member(2).lead(1));
+  REQUIRE(rig.lead(2, 1));
   CHECK(rig.member(2).log().last_lsn() == cut);  // another entry with that LSN: its no-op
   CHECK(rig.member(1).hello().last_lsn == cut);
   REQUIRE(rig.follow(1, 2));
@@ -419,7 +448,7 @@ TEST_CASE("replication/member: a history of which nobody heard ends with its fou
   CHECK(rig.member(1).hello().last_lsn == Lsn{0});
   // The other founds one, which it follows, with nothing of its own left.
   const HistoryId second{0x5ec0};
-  REQUIRE_FALSE(rig.member(2).found(second, kGroupSeed, 5));
+  REQUIRE_FALSE(rig.member(2).found(second, 5));
   Hello asks = rig.candidate(2, true);
   asks.history = second;
   REQUIRE_FALSE(rig.dial(2, 1, asks));
@@ -430,11 +459,209 @@ TEST_CASE("replication/member: a history of which nobody heard ends with its fou
   stamp.set_stamp(3);
   REQUIRE(rig.near->send_control(stamp));
   rig.turns(2);
-  REQUIRE(rig.member(2).lead(1));
+  REQUIRE(rig.lead(2, 1));
   REQUIRE(rig.follow(1, 2));
   rig.heartbeat();
   CHECK(rig.member(1).lineage().history == second);
   CHECK(rig.member(1).log().line().starts().size() == 1);
   CHECK(rig.member(1).log().last_lsn() == Lsn{1});
   CHECK(rig.committed(2) == Lsn{1});
+}
+
+TEST_CASE("replication/member: it leads the epoch that it stood for, once, and no other") {
+  TwoMembers rig;
+  rig.member(2).step_down("it will stand");
+  REQUIRE_FALSE(rig.member(2).stand(0, false));
+  const Epoch own = rig.member(2).lineage().epoch;
+  CHECK(rig.member(2).lead({own.counter + 1, 2}, 1).error() == ReplicationErrc::old_epoch);
+  CHECK(rig.member(2).lead(own, 2).error().code() == std::errc::invalid_argument);
+  // Somebody else's promise, given in between.
+  Hello other = rig.candidate(1, false);
+  other.epoch = {own.counter + 1, 1};
+  REQUIRE_FALSE(rig.dial(1, 2, other));
+  CHECK(rig.member(2).lead(own, 1).error() == ReplicationErrc::old_epoch);
+  CHECK(rig.member(2).role() == MemberRole::none);
+  REQUIRE_FALSE(rig.member(2).stand(0, false));
+  const Epoch next = rig.member(2).lineage().epoch;
+  REQUIRE(rig.member(2).lead(next, 1));
+  CHECK(rig.member(2).lead(next, 1).error() == ReplicationErrc::old_epoch);
+  rig.member(2).step_down("that was all");
+  CHECK(rig.member(2).lead(next, 1).error() == ReplicationErrc::old_epoch);
+  rig.restart(2);
+  REQUIRE_FALSE(rig.member(2).found({0x5ec0}, 0));
+  CHECK_FALSE(rig.member(2).answered(1, {}, {}, 1));
+  CHECK(rig.member(2).answered(1, kGroupHistory, {}, 1));
+  CHECK(rig.lead(2, 1).error() == ReplicationErrc::not_primary);
+}
+
+TEST_CASE("replication/member: a hello that is no longer so is not followed up") {
+  TwoMembers rig;
+  rig.member(2).step_down("the test cuts it");
+  rig.turns(3);
+  const Hello said = rig.member(2).hello();
+  REQUIRE_FALSE(rig.dial(2, 1, said));
+  const auto link = std::exchange(rig.near, nullptr);
+  const Hello answer = rig.answer;
+  // Another primary brings it an entry that the one of that answer does not have at that LSN.
+  REQUIRE_FALSE(rig.member(2).stand(0, false));
+  REQUIRE(rig.lead(2, 1));
+  rig.member(2).step_down("a moment only");
+  Hello again = answer;
+  again.epoch = {rig.member(2).lineage().epoch.counter + 1, 1};  // it would be followed for that
+  auto wire = std::make_shared<LoopbackWire>(FrameContext{kGroupHistory, answer.generation, ShardId{}},
+                                             LoopbackOptions{});
+  const auto far = std::make_unique<LoopbackLink>(wire, NodeRole::primary, rig.node(1).side.clock);
+  auto mine = std::make_unique<LoopbackLink>(wire, NodeRole::replica, rig.node(2).side.clock);
+  CHECK(rig.member(2).follow({std::move(mine), again}, said).error() == ReplicationErrc::wrong_context);
+  CHECK(far->state() == LinkState::closed);
+  CHECK(rig.member(2).role() == MemberRole::none);
+}
+
+TEST_CASE("replication/member: what is left of a history that came to nothing is in no other") {
+  MemberRig rig(3, 1);
+  rig.found(1);
+  REQUIRE(rig.follow(2, 1));
+  REQUIRE(rig.follow(3, 1));
+  rig.heartbeat();
+  rig.put(1, "a", "1");
+  rig.put(1, "b", "2");
+  rig.heartbeat();
+  rig.heartbeat();
+  // Node 3 is started anew, and what it follows then breaks off before it has learnt what it had.
+  rig.restart(3);
+  const auto learn = [&](HistoryId history) {
+    for (const std::uint32_t other : {1U, 2U})
+      rig.member(3).answered(other, history, rig.member(1).lineage().epoch, 1);
+  };
+  const auto follow_in_part = [&] {
+    learn(kGroupHistory);
+    const Hello says = rig.member(3).hello();
+    REQUIRE_FALSE(rig.dial(3, 1, says));
+    rig.wire->tamper = [](std::vector<std::byte>& batch) { batch.back() ^= std::byte{1}; };
+    REQUIRE(rig.member(3).follow({std::move(rig.near), rig.answer}, says));
+    rig.turns(3);
+    CHECK(rig.member(3).role() == MemberRole::none);
+    CHECK_FALSE(rig.member(3).membership().memory());
+    CHECK(rig.member(3).log().last_lsn() > Lsn{0});
+  };
+  follow_in_part();
+  learn({});  // the others have lost it, too
+
+  SUBCASE("it founds the next one") {
+    rig.member(3).log().spoil();
+    REQUIRE_FALSE(rig.member(3).found({0x5ec0}, 0));
+    REQUIRE(rig.lead(3, 1));
+    CHECK_FALSE(rig.member(3).log().spoiled());
+    CHECK(rig.member(3).log().commit_lsn() == Lsn{0});
+  }
+  SUBCASE("it follows whoever does") {
+    rig.restart(1);
+    REQUIRE_FALSE(rig.member(1).found({0x5ec0}, 9));
+    Hello asks = rig.candidate(1, true);
+    asks.history = {0x5ec0};
+    REQUIRE_FALSE(rig.dial(1, 3, asks));
+    ControlFrame stamp;
+    stamp.history = asks.history;
+    stamp.epoch = asks.epoch;
+    stamp.set_stamp(3);
+    REQUIRE(rig.near->send_control(stamp));
+    rig.turns(2);
+    REQUIRE(rig.lead(1, 1));
+    const Hello says = rig.member(3).hello();
+    CHECK(says.history == HistoryId{});
+    REQUIRE_FALSE(rig.dial(3, 1, says));
+    REQUIRE(rig.member(3).follow({std::move(rig.near), rig.answer}, says));
+    rig.heartbeat();
+    CHECK(rig.member(3).role() == MemberRole::following);
+    CHECK(rig.member(3).membership().memory());
+  }
+  CHECK(rig.member(3).lineage().history == HistoryId{0x5ec0});
+  CHECK(rig.member(3).lineage().routing_seed == kGroupSeed);
+  CHECK(rig.member(3).log().last_lsn() == Lsn{1});
+  CHECK(rig.member(3).log().line().starts().size() == 1);
+  CHECK(rig.node(3).table.map.empty());
+}
+
+TEST_CASE("replication/member: an answer that promises more ends what is followed, with link and role") {
+  MemberRig rig(3, 1);
+  rig.found(1);
+  REQUIRE(rig.follow(2, 1));
+  REQUIRE(rig.follow(3, 1));
+  rig.heartbeat();
+  rig.restart(3);
+  for (const std::uint32_t other : {1U, 2U})
+    rig.member(3).answered(other, kGroupHistory, rig.member(1).lineage().epoch, 1);
+  const Hello says = rig.member(3).hello();
+  REQUIRE_FALSE(rig.dial(3, 1, says));
+  REQUIRE(rig.member(3).follow({std::move(rig.near), rig.answer}, says));
+  CHECK(rig.member(3).role() == MemberRole::following);
+  CHECK(rig.member(3).answered(2, kGroupHistory, {7, 2}, 1));
+  CHECK(rig.member(3).role() == MemberRole::none);
+  CHECK_FALSE(rig.member(3).replica().connected());
+}
+
+TEST_CASE("replication/member: an epoch that cannot be deposes nobody, one that can is outbid") {
+  TwoMembers rig;
+  Hello says = rig.member(2).hello();
+  says.epoch = {1U << 30, 2};
+  const auto refused = rig.dial(2, 1, says);
+  REQUIRE(refused);
+  CHECK(refused->reason == RefusalReason::malformed);
+  CHECK(rig.member(1).role() == MemberRole::leading);
+  says.epoch = {9, 2};
+  REQUIRE(rig.dial(2, 1, says));
+  CHECK(rig.member(1).role() == MemberRole::none);
+  REQUIRE_FALSE(rig.member(1).stand(0, false));
+  CHECK(rig.member(1).lineage().epoch == Epoch{10, 1});
+}
+
+TEST_CASE("replication/member: its watcher hears of promises, of those in vain, and of who is gone") {
+  TwoMembers rig;
+  rig.member(2).step_down("it will stand");
+  rig.turns(3);
+  CHECK(rig.node(1).lost == std::vector<std::uint32_t>{2});
+  REQUIRE_FALSE(rig.member(2).stand(0, false));
+  const Epoch epoch = rig.member(2).lineage().epoch;
+  REQUIRE_FALSE(rig.dial(2, 1, rig.candidate(2, false)));
+  CHECK(rig.node(1).given == MemberNode::Promised{{2, epoch}});
+  rig.turns(3);
+  CHECK(rig.node(1).given_in_vain.empty());
+  rig.near->close("the candidate has ended");
+  rig.turns(3);
+  CHECK(rig.node(1).given_in_vain == MemberNode::Promised{{2, epoch}});
+}
+
+TEST_CASE("replication/member: a primary that says `lead` is heard, by a link that stays") {
+  TwoMembers rig;
+  rig.member(2).step_down("the test cuts it");
+  rig.turns(3);
+  const Hello says = rig.member(2).hello();
+  const Verdict verdict = rig.member(1).judge(says);
+  const Hello answer = std::get<Hello>(verdict);
+  const auto wire = std::make_shared<LoopbackWire>(FrameContext{kGroupHistory, answer.generation, ShardId{}},
+                                                   LoopbackOptions{});
+  LoopbackLink primary(wire, NodeRole::primary, rig.node(1).side.clock);
+  REQUIRE(rig.member(2).follow(
+      {std::make_unique<LoopbackLink>(wire, NodeRole::replica, rig.node(2).side.clock), answer}, says));
+  ControlFrame frame;
+  frame.history = answer.history;
+  frame.epoch = answer.epoch;
+  frame.lead = true;
+  REQUIRE(primary.send_control(frame));
+  rig.turns(2);
+  CHECK(rig.node(2).asked == 1);
+  CHECK(rig.member(2).role() == MemberRole::following);
+}
+
+TEST_CASE("replication/member: a spoiled table with an empty log needs no snapshot") {
+  MemberRig rig(2, 1);
+  rig.found(1);
+  rig.node(2).table.map["half"] = {"x", 1};
+  rig.member(2).log().spoil();
+  REQUIRE(rig.follow(2, 1));
+  rig.heartbeat();
+  CHECK(rig.member(2).role() == MemberRole::following);
+  CHECK_FALSE(rig.member(2).log().spoiled());
+  CHECK(rig.node(2).table.map.empty());
+  CHECK(rig.committed(1) == Lsn{1});
 }

@@ -53,13 +53,17 @@ struct DonorOwner final : Sender::Owner {
   [[nodiscard]] bool short_of_replicas() const override { return false; }
   void log_released() override { ++released; }
   void peers_changed() override { ++changed; }
-  void link_lost(const std::string& reason) override { lost.push_back(reason); }
+  void link_lost(std::uint32_t node, const std::string& reason) override {
+    lost.push_back(reason);
+    lost_nodes.push_back(node);
+  }
   void ticked() override { ++ticks; }
   Lsn commit{1};
   int released = 0;
   int changed = 0;
   int ticks = 0;
   std::vector<std::string> lost;
+  std::vector<std::uint32_t> lost_nodes;
 };
 
 std::shared_ptr<LoopbackWire> wire_of(std::uint32_t generation) {
@@ -112,6 +116,7 @@ TEST_CASE("replication/sender: a node that leads nothing sends its log, and hear
   CHECK(sender.peers().size() == 1);
   CHECK(sender.sweep_closed());
   CHECK(owner.lost.size() == 1);
+  CHECK(owner.lost_nodes == std::vector<std::uint32_t>{4});
   static_cast<void>(sender.poll(64));
   CHECK(sender.departed());
 }

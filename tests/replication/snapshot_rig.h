@@ -200,7 +200,7 @@ struct SnapshotRig {
     auto made = Primary::create(*side.reactor, options);
     REQUIRE(made);
     primary = *std::move(made);
-    primary->on_link_lost([this](const std::string& reason) { lost.push_back(reason); });
+    primary->on_link_lost([this](std::uint32_t, const std::string& reason) { lost.push_back(reason); });
   }
   ~SnapshotRig() {
     far.reset();

@@ -110,7 +110,8 @@ struct StreamRig {
     auto made = Primary::create(*primary_side.reactor, primary_options);
     REQUIRE(made);
     primary = *std::move(made);
-    primary->on_link_lost([this](const std::string& reason) { primary_lost.push_back(reason); });
+    primary->on_link_lost(
+        [this](std::uint32_t, const std::string& reason) { primary_lost.push_back(reason); });
     make_replica(replica_options);
   }
   ~StreamRig() {

@@ -31,6 +31,7 @@ struct ThreadDialer::Attempt : HostTask {
   Hello ours;
   Instant deadline{};
   std::optional<Result<ConnectedPeer>> outcome;
+  std::optional<Refusal> refusal;
   std::shared_ptr<Attempt> self;       ///< while its outcome is on the way to the core
   std::atomic<bool> abandoned{false};  ///< set by the core; the thread need not begin it then
   bool over = false;
@@ -87,12 +88,12 @@ class ThreadDialer::Worker {
     }
   }
 
-  Result<ConnectedPeer> connect(const Attempt& attempt) {
+  Result<ConnectedPeer> connect(Attempt& attempt) {
     const Duration left = attempt.deadline - SystemClock().now();
     if (left <= Duration{0}) {
       return Error(ReactorErrc::deadline_exceeded, "other attempts to reach " + address_ + " took too long");
     }
-    return transport_.connect(address_, attempt.ours, left);
+    return transport_.connect(address_, attempt.ours, left, &attempt.refusal);
   }
 
   void deliver(const std::shared_ptr<Attempt>& attempt, Result<ConnectedPeer> outcome) {
@@ -135,7 +136,8 @@ void ThreadDialer::stop() {
   for (const auto& [address, worker] : workers_) worker->stop();
 }
 
-Result<ConnectedPeer> ThreadDialer::dial(const std::string& address, const Hello& ours, Instant deadline) {
+Result<ConnectedPeer> ThreadDialer::dial(const std::string& address, const Hello& ours, Instant deadline,
+                                         std::optional<Refusal>* refusal) {
   const auto worker = workers_.find(address);
   if (worker == workers_.end()) {
     return Error(std::error_code(EINVAL, std::system_category()), "nobody dials " + address);
@@ -146,7 +148,10 @@ Result<ConnectedPeer> ThreadDialer::dial(const std::string& address, const Hello
   attempt->deadline = deadline;
   TL_TRY(worker->second->add(attempt));
   const Wakeup wakeup = attempt->ended.wait(deadline + kGrace);
-  if (attempt->over) return *std::move(attempt->outcome);
+  if (attempt->over) {
+    if (refusal != nullptr) *refusal = attempt->refusal;
+    return *std::move(attempt->outcome);
+  }
   attempt->abandoned.store(true, std::memory_order_relaxed);
   if (wakeup == Wakeup::cancelled) return ReactorErrc::cancelled;
   return Error(ReactorErrc::deadline_exceeded, "no answer from " + address + " in time");

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,9 @@ class ThreadDialer final : public Dialer {
   ~ThreadDialer() override;
 
   /// Errors:   also EINVAL for another address
-  Result<ConnectedPeer> dial(const std::string& address, const Hello& ours, Instant deadline) override;
+  Result<ConnectedPeer> dial(const std::string& address, const Hello& ours, Instant deadline,
+                             std::optional<Refusal>* refusal) override;
+  using Dialer::dial;
   /// Interrupts the transport and ends the threads; who dials then, and who is waiting, gets `closed`.
   /// Idempotent.
   void stop();

@@ -57,16 +57,16 @@ Greeting greeting_of(const Hello& hello) {
 }
 
 /// A refusal comes in a greeting that is longer than it.
-Error refused(Bytes greeting) {
-  const auto refusal = decode_refusal(greeting.first(std::min<std::size_t>(greeting.size(), kRefusalBytes)));
-  if (!refusal) return refusal.error();
-  return Error(refusal->reason == RefusalReason::busy ? ReplicationErrc::peer_busy : ReplicationErrc::refused,
-               describe(*refusal));
+Result<Refusal> refusal_in(Bytes greeting) {
+  return decode_refusal(greeting.first(std::min<std::size_t>(greeting.size(), kRefusalBytes)));
 }
 
 /// What ended an attempt, in the words of replication/.
 Error attempt_error(const RdmaConnection& connection, Bytes greeting) {
-  if (connection.error() == RdmaErrc::refused) return refused(greeting);
+  if (connection.error() == RdmaErrc::refused) {
+    const auto refusal = refusal_in(greeting);
+    return refusal ? to_error(*refusal) : refusal.error();
+  }
   if (connection.rejected()) {
     // A newer attempt of ours, or something that is still in use: these pass.
     const RejectReason reason = connection.rejected()->reason;
@@ -92,7 +92,7 @@ struct Attempt {
   bool over = false;           ///< under mutex: an outcome is here, or nobody waits for one any more
   bool waiting = true;         ///< under mutex
   bool interrupted = false;    ///< under mutex: the engine closes
-  Greeting greeting{};         ///< under mutex
+  Greeting greeting{};         ///< under mutex; with an error, what the refusal came in, if one did
   std::optional<Error> error;  ///< under mutex
   RdmaConnection* connection = nullptr;  ///< owner core, until it is over
 };
@@ -115,7 +115,7 @@ void begin(RdmaCore& core, const ActiveTerms& terms, const std::shared_ptr<Attem
                                      connection.abandon();
                                    },
                                    [attempt](RdmaConnection& connection, Bytes greeting) {
-                                     settle(*attempt, {}, attempt_error(connection, greeting));
+                                     settle(*attempt, greeting, attempt_error(connection, greeting));
                                      connection.abandon();
                                      attempt->connection = nullptr;
                                    }});
@@ -330,7 +330,8 @@ class VerbsTransport final : public Transport {
   Status open();
   Result<std::unique_ptr<PeerListener>> listen(const std::string& address,
                                                const LinkOptions& options) override;
-  Result<ConnectedPeer> connect(const std::string& address, const Hello& ours, Duration timeout) override;
+  Result<ConnectedPeer> connect(const std::string& address, const Hello& ours, Duration timeout,
+                                std::optional<Refusal>* refusal) override;
   void interrupt() override;
   [[nodiscard]] const char* kind() const override { return "verbs"; }
 
@@ -438,8 +439,8 @@ Result<std::unique_ptr<PeerListener>> VerbsTransport::listen(const std::string& 
   return std::unique_ptr<PeerListener>(std::move(peers));
 }
 
-Result<ConnectedPeer> VerbsTransport::connect(const std::string& address, const Hello& ours,
-                                              Duration timeout) {
+Result<ConnectedPeer> VerbsTransport::connect(const std::string& address, const Hello& ours, Duration timeout,
+                                              std::optional<Refusal>* refusal) {
   const auto until = after(timeout);
   TL_TRY(const auto at, parse_address(address));
   RdmaCore& core = *cores_[ours.shard.value];
@@ -479,7 +480,11 @@ Result<ConnectedPeer> VerbsTransport::connect(const std::string& address, const 
     if (interrupted) return given_up();
     return Error(ReactorErrc::deadline_exceeded, "no answer from " + address + " in time");
   }
-  if (attempt->error) return *attempt->error;
+  if (attempt->error) {
+    const auto theirs = refusal_in(attempt->greeting);
+    if (theirs && refusal != nullptr) *refusal = *theirs;
+    return *attempt->error;
+  }
   const auto hello = decode_hello(attempt->greeting);
   if (!hello) {
     give_up(core, attempt);

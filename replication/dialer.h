@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -28,9 +29,14 @@ class Dialer {
  public:
   virtual ~Dialer() = default;
   /// Connects to `address`, says `ours`, takes the answer. The link is ready, not yet started. Whatever comes
-  /// of an attempt that nobody waits for any more is closed unseen. Suspends: yes (fiber)
+  /// of an attempt that nobody waits for any more is closed unseen. `refusal`: as in Transport::connect().
+  /// Suspends: yes (fiber)
   /// Errors:   those of Transport::connect(); cancelled
-  virtual Result<ConnectedPeer> dial(const std::string& address, const Hello& ours, Instant deadline) = 0;
+  virtual Result<ConnectedPeer> dial(const std::string& address, const Hello& ours, Instant deadline,
+                                     std::optional<Refusal>* refusal) = 0;
+  Result<ConnectedPeer> dial(const std::string& address, const Hello& ours, Instant deadline) {
+    return dial(address, ours, deadline, nullptr);
+  }
 };
 
 /// The answer to a hello: ours, or why not.

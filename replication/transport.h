@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <tidelock/base/result.h>
@@ -59,10 +60,15 @@ class Transport {
   /// Errors:   EADDRINUSE and others name the address; EINVAL for options
   virtual Result<std::unique_ptr<PeerListener>> listen(const std::string& address,
                                                        const LinkOptions& options) = 0;
-  /// Connects, says hello, takes the answer. Blocks at most `timeout`.
+  /// Connects, says hello, takes the answer. Blocks at most `timeout`. `refusal`, if given: takes the peer's
+  /// own, if that is what the error tells of.
   /// Errors:   refused with both values; peer_busy; deadline_exceeded; what keeps from connecting names the
   ///           address; closed after interrupt()
-  virtual Result<ConnectedPeer> connect(const std::string& address, const Hello& ours, Duration timeout) = 0;
+  virtual Result<ConnectedPeer> connect(const std::string& address, const Hello& ours, Duration timeout,
+                                        std::optional<Refusal>* refusal) = 0;
+  Result<ConnectedPeer> connect(const std::string& address, const Hello& ours, Duration timeout) {
+    return connect(address, ours, timeout, nullptr);
+  }
   /// From any thread: makes connect() return, now and for good. One that is past what can be cut short still
   /// returns by its timeout.
   virtual void interrupt() = 0;

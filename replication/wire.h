@@ -233,5 +233,7 @@ void encode_refusal(const Refusal& refusal, std::span<std::byte, kRefusalBytes> 
 Result<Refusal> decode_refusal(Bytes from);
 /// One line that names both values and the remedy.
 std::string describe(const Refusal& refusal);
+/// The same as the error of who was refused: peer_busy if that passes by itself, else refused.
+Error to_error(const Refusal& refusal);
 
 }  // namespace tidelock

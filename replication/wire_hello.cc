@@ -182,6 +182,11 @@ Result<Refusal> decode_refusal(Bytes from) {
   return refusal;
 }
 
+Error to_error(const Refusal& refusal) {
+  const bool passing = refusal.reason == RefusalReason::busy;
+  return Error(passing ? ReplicationErrc::peer_busy : ReplicationErrc::refused, describe(refusal));
+}
+
 std::string describe(const Refusal& refusal) {
   const auto ours = std::to_string(refusal.ours);
   const auto theirs = std::to_string(refusal.theirs);

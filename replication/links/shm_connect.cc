@@ -52,12 +52,12 @@ Result<UniqueFd> connect_until(const std::string& path, const UnixAddress& addre
 }  // namespace
 
 Result<ConnectedPeer> shm_connect(const std::string& path, const Hello& ours, Duration timeout,
-                                  const std::atomic<bool>& interrupted) {
+                                  const std::atomic<bool>& interrupted, std::optional<Refusal>* refusal) {
   const Instant deadline = control_now() + timeout;
   TL_TRY(const UnixAddress address, unix_address(path));
   TL_TRY(auto socket, connect_until(path, address, deadline, interrupted));
   TL_TRY(check_peer_user(socket.get()));
-  return say_hello(std::move(socket), ours, deadline);
+  return say_hello(std::move(socket), ours, deadline, refusal);
 }
 
 }  // namespace tidelock

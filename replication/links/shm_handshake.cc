@@ -29,9 +29,10 @@ Refusal refusal_for(const Error& error, Bytes hello) {
   return {RefusalReason::malformed, kHelloBytes, hello.size()};
 }
 
-Error refused(const Refusal& refusal) {
-  const bool passing = refusal.reason == RefusalReason::busy;
-  return Error(passing ? ReplicationErrc::peer_busy : ReplicationErrc::refused, describe(refusal));
+/// As what the listener answers that hello: whoever sends entries is a primary to the other.
+NodeRole answering(const Hello& asking) {
+  const bool asks_for_none = asking.role == NodeRole::candidate && !asking.flags.fetch;
+  return asks_for_none ? NodeRole::replica : NodeRole::primary;
 }
 
 Error explain(Error error, const char* step) {
@@ -56,14 +57,14 @@ Result<Hello> receive_hello(int fd, Instant deadline) {
   Refusal refusal;
   if (!hello) {
     refusal = refusal_for(hello.error(), said);
-  } else if (hello->role != NodeRole::replica) {
+  } else if (hello->role == NodeRole::primary) {
     refusal = {RefusalReason::role, static_cast<std::uint64_t>(NodeRole::primary),
                static_cast<std::uint64_t>(hello->role)};
   } else {
     return hello;
   }
   send_refusal(fd, refusal);
-  return refused(refusal);
+  return to_error(refusal);
 }
 
 Result<std::unique_ptr<Link>> answer_hello(UniqueFd socket, const Hello& theirs, const Hello& ours,
@@ -85,7 +86,8 @@ Result<std::unique_ptr<Link>> answer_hello(UniqueFd socket, const Hello& theirs,
       std::make_unique<ShmRingLink>(NodeRole::primary, std::move(socket), std::move(memory), context));
 }
 
-Result<ConnectedPeer> say_hello(UniqueFd socket, const Hello& ours, Instant deadline) {
+Result<ConnectedPeer> say_hello(UniqueFd socket, const Hello& ours, Instant deadline,
+                                std::optional<Refusal>* refusal) {
   std::array<std::byte, kHelloBytes> message;
   encode_hello(ours, message);
   if (auto sent = send_message(socket.get(), message, -1, deadline); !sent) {
@@ -97,13 +99,14 @@ Result<ConnectedPeer> say_hello(UniqueFd socket, const Hello& ours, Instant dead
   if (!got) return explain(got.error(), "the primary has not answered our hello in time");
   const Bytes answer = Bytes(message).first(*got);
   if (answer.size() == kRefusalBytes) {
-    TL_TRY(const Refusal refusal, decode_refusal(answer));
-    return refused(refusal);
+    TL_TRY(const Refusal theirs, decode_refusal(answer));
+    if (refusal != nullptr) *refusal = theirs;
+    return to_error(theirs);
   }
   TL_TRY(const Hello theirs, decode_hello(answer));
-  if (theirs.role != NodeRole::primary) {
-    return refused({RefusalReason::role, static_cast<std::uint64_t>(theirs.role),
-                    static_cast<std::uint64_t>(ours.role)});
+  if (theirs.role != answering(ours)) {
+    return to_error({RefusalReason::role, static_cast<std::uint64_t>(theirs.role),
+                     static_cast<std::uint64_t>(ours.role)});
   }
   if (!shared.valid())
     return Error(ReplicationErrc::malformed, "the primary's hello brings no shared memory");

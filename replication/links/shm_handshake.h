@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <tidelock/base/result.h>
@@ -23,11 +24,11 @@ Result<std::unique_ptr<PeerListener>> shm_listen(const std::string& path);
 /// `interrupted` ends the wait for a primary that is not there; one that listens answers, or `timeout` ends
 /// it.
 Result<ConnectedPeer> shm_connect(const std::string& path, const Hello& ours, Duration timeout,
-                                  const std::atomic<bool>& interrupted);
+                                  const std::atomic<bool>& interrupted, std::optional<Refusal>* refusal);
 
 void send_refusal(int fd, const Refusal& refusal);
 
-/// Listener, step 1: reads a hello. One that is malformed, of no common version or not a replica's is refused
+/// Listener, step 1: reads a hello. One that is malformed, of no common version or a primary's is refused
 /// with the reason, here.
 /// Errors:   deadline_exceeded, link_closed, refused (what was sent), malformed
 Result<Hello> receive_hello(int fd, Instant deadline);
@@ -37,8 +38,10 @@ Result<Hello> receive_hello(int fd, Instant deadline);
 Result<std::unique_ptr<Link>> answer_hello(UniqueFd socket, const Hello& theirs, const Hello& ours,
                                            const LinkOptions& options);
 
-/// Connector: says hello, takes the answer, maps the ring, says that it is ready.
+/// Connector: says hello, takes the answer, maps the ring, says that it is ready. `refusal`:
+/// Transport::connect().
 /// Errors:   refused, malformed, bad_version, deadline_exceeded, link_closed
-Result<ConnectedPeer> say_hello(UniqueFd socket, const Hello& ours, Instant deadline);
+Result<ConnectedPeer> say_hello(UniqueFd socket, const Hello& ours, Instant deadline,
+                                std::optional<Refusal>* refusal);
 
 }  // namespace tidelock

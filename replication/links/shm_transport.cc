@@ -23,8 +23,9 @@ class ShmTransport final : public Transport {
     TL_TRY(check_shm_options(options));
     return shm_listen(address);
   }
-  Result<ConnectedPeer> connect(const std::string& address, const Hello& ours, Duration timeout) override {
-    return shm_connect(address, ours, timeout, interrupted_);
+  Result<ConnectedPeer> connect(const std::string& address, const Hello& ours, Duration timeout,
+                                std::optional<Refusal>* refusal) override {
+    return shm_connect(address, ours, timeout, interrupted_, refusal);
   }
   void interrupt() override { interrupted_ = true; }
   [[nodiscard]] const char* kind() const override { return "shm"; }

@@ -30,7 +30,8 @@ std::uint64_t sync_hash(std::string_view key) { return hash_key(kSyncSeed, as_by
 class PlayedDialer final : public Dialer {
  public:
   explicit PlayedDialer(PlayedSender& sender) : sender_(sender) {}
-  Result<ConnectedPeer> dial(const std::string&, const Hello& ours, Instant) override {
+  Result<ConnectedPeer> dial(const std::string&, const Hello& ours, Instant,
+                             std::optional<Refusal>*) override {
     hellos.push_back(ours);
     Hello theirs;
     theirs.role = NodeRole::primary;

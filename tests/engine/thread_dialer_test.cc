@@ -29,7 +29,8 @@ class SlowTransport final : public Transport {
   Result<std::unique_ptr<PeerListener>> listen(const std::string&, const LinkOptions&) override {
     return ReactorErrc::closed;
   }
-  Result<ConnectedPeer> connect(const std::string& address, const Hello&, Duration timeout) override {
+  Result<ConnectedPeer> connect(const std::string& address, const Hello&, Duration timeout,
+                                std::optional<Refusal>*) override {
     std::unique_lock lock(mutex_);
     ++dials_[address];
     changed_.notify_all();

@@ -102,7 +102,8 @@ void fuzz_connector(Input& input) {
   UniqueFd memory;
   if ((flags & 4) == 0) memory = forged_memory(input);
   if (!send_message(theirs.get(), answer, memory.get(), Instant{0})) return;
-  if (auto peer = say_hello(std::move(ours), {}, Instant{0})) static_cast<void>(peer->link->receive());
+  if (auto peer = say_hello(std::move(ours), {}, Instant{0}, nullptr))
+    static_cast<void>(peer->link->receive());
 }
 
 /// A peer that scribbles over everything that it may write, between any two steps of ours.

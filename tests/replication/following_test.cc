@@ -25,7 +25,8 @@ class RigDialer final : public Dialer {
   explicit RigDialer(StreamRig& rig)
       : door(*rig.primary_side.reactor, *rig.primary, {4 << 20, kValueBytesMax}), rig_(rig) {}
 
-  Result<ConnectedPeer> dial(const std::string& address, const Hello& ours, Instant deadline) override {
+  Result<ConnectedPeer> dial(const std::string& address, const Hello& ours, Instant deadline,
+                             std::optional<Refusal>*) override {
     CHECK(address == "there");
     hellos.push_back(ours);
     dialed_at.push_back(rig_.replica_side.clock.now());

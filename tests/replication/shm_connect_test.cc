@@ -34,7 +34,7 @@ class Connecting {
  public:
   explicit Connecting(const std::string& path, const Hello& hello = hello_of(NodeRole::replica))
       : thread_([this, path, hello] {
-          result_.emplace(make_shm_transport()->connect(path, hello, kPatience));
+          result_.emplace(make_shm_transport()->connect(path, hello, kPatience, &refusal_));
         }) {}
   ~Connecting() {
     if (thread_.joinable()) thread_.join();
@@ -43,9 +43,12 @@ class Connecting {
     if (thread_.joinable()) thread_.join();
     return *result_;
   }
+  /// After result().
+  [[nodiscard]] const std::optional<Refusal>& refusal() const { return refusal_; }
 
  private:
   std::optional<Result<ConnectedPeer>> result_;
+  std::optional<Refusal> refusal_;
   std::thread thread_;
 };
 
@@ -252,6 +255,10 @@ TEST_CASE("replication/shm: a refusal reaches the replica with both values") {
   auto& peer = connecting.result();
   REQUIRE_FALSE(peer);
   CHECK(peer.error() == ReplicationErrc::refused);
+  REQUIRE(connecting.refusal());
+  CHECK(connecting.refusal()->reason == RefusalReason::shard_count);
+  CHECK(connecting.refusal()->ours == 8);
+  CHECK(connecting.refusal()->theirs == 2);
   CHECK(names(peer.error().message(), describe({RefusalReason::shard_count, 8, 2})));
 }
 
@@ -278,6 +285,42 @@ TEST_CASE(
   REQUIRE(pending);
   CHECK((*pending)->accept(hello_of(NodeRole::primary), {12'345, 4}).error().code().value() == EINVAL);
   CHECK(connecting.result().error() == ReplicationErrc::link_closed);
+}
+
+TEST_CASE("replication/shm: a candidate is answered by a replica, and by who sends if it fetches") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.file("socket");
+  auto listener = listen_at(path);
+  Hello asks = hello_of(NodeRole::candidate);
+  asks.flags.promise = true;
+  Hello answers = hello_of(NodeRole::replica);
+  answers.flags.promise = true;
+  bool legal = true;
+  SUBCASE("a promise") {}
+  SUBCASE("a fetch") {
+    asks.flags = {};
+    asks.flags.fetch = true;
+    answers = hello_of(NodeRole::primary);
+  }
+  SUBCASE("a promise of who says that it leads") {
+    answers = hello_of(NodeRole::primary);
+    legal = false;
+  }
+  SUBCASE("a fetch from who would send nothing") {
+    asks.flags = {};
+    asks.flags.fetch = true;
+    legal = false;
+  }
+  Connecting connecting(path, asks);
+  auto pending = listener->accept(kPatience);
+  REQUIRE(pending);
+  CHECK((*pending)->hello().role == NodeRole::candidate);
+  const auto link = (*pending)->accept(answers, {256 << 10, 4});
+  CHECK(link.has_value() == legal);
+  const auto& peer = connecting.result();
+  REQUIRE(peer.has_value() == legal);
+  if (!legal) CHECK(peer.error() == ReplicationErrc::refused);
+  CHECK_FALSE(connecting.refusal());  // it was this side that did not like the answer
 }
 
 // ---- replicas that break the rules ----------------------------------------------------------------------
@@ -310,11 +353,6 @@ TEST_CASE("replication/shm: a hello that breaks the rules is refused and the nex
     hello = encoded(hello_of(NodeRole::primary));
     message.assign(hello.begin(), hello.end());
     expected = {RefusalReason::role, 1, 1};
-  }
-  SUBCASE("a candidate, whom nobody here can promise anything") {
-    hello = encoded(hello_of(NodeRole::candidate));
-    message.assign(hello.begin(), hello.end());
-    expected = {RefusalReason::role, 1, 3};
   }
   REQUIRE(say(peer.get(), message));
   const Instant give_up = control_now() + kPatience;

@@ -220,10 +220,8 @@ void SimDialer::give(const std::shared_ptr<Message>& message) {
   if (message->bytes.size() == kRefusalBytes) {
     const auto refusal = decode_refusal(message->bytes);
     TL_ASSERT(refusal, "refusals arrive as they were sent");
-    const bool passing = refusal->reason == RefusalReason::busy;
-    if (!passing) host.life().refusal = *refusal;
-    attempt.outcome =
-        Error(passing ? ReplicationErrc::peer_busy : ReplicationErrc::refused, tidelock::describe(*refusal));
+    if (refusal->reason != RefusalReason::busy) host.life().refusal = *refusal;
+    attempt.outcome = to_error(*refusal);
   } else {
     const auto theirs = decode_hello(message->bytes);
     TL_ASSERT(theirs, "answers arrive as they were sent");

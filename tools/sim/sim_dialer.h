@@ -57,7 +57,8 @@ class SimDialer final : public EventTarget {
   class End final : public Dialer {
    public:
     End(SimDialer& owner, std::size_t replica) : owner_(owner), replica_(replica) {}
-    Result<ConnectedPeer> dial(const std::string&, const Hello& ours, Instant deadline) override {
+    Result<ConnectedPeer> dial(const std::string&, const Hello& ours, Instant deadline,
+                               std::optional<Refusal>*) override {
       return owner_.dial(replica_, ours, deadline);
     }
 

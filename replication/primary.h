@@ -155,7 +155,9 @@ class Primary final : public PollSource {
   /// True while a fragmented put is being appended: nobody else may append.
   [[nodiscard]] bool fragmenting() const;
 
-  /// Waits until `lsn` has reached `level` at so many replicas, counted by node. 0: replicas_needed().
+  /// Waits until `lsn` has reached `level` at so many replicas, counted by node. 0: replicas_needed(). In a
+  /// group nothing but `local` is reached before the epoch's no-op is committed: others may have it, and a
+  /// later primary lack it all the same.
   /// Suspends: yes (fiber)
   /// Errors:   outcome_unknown at the deadline, or when the primary is closed; cancelled
   Status wait(Lsn lsn, AckLevel level, Instant deadline, std::uint32_t replicas = 0);

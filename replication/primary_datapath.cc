@@ -28,7 +28,9 @@ std::uint32_t Primary::State::poll(std::uint32_t budget) {
 }
 
 void Primary::State::flush() {
+  const bool served = serves();
   commit_in_group();
+  if (!served && serves()) wake_reached();
   set_gauge(stats.commit_lsn, commit_lsn().value);
   sender.flush();
 }

@@ -153,8 +153,11 @@ struct Primary::State final : Sender::Owner {
   void measure_all();
   [[nodiscard]] Lsn kth(std::uint32_t replicas, Lsn Peer::*lsn);
   [[nodiscard]] bool reached(Lsn lsn, AckLevel level, const Level& counted) const {
-    return lsn <= (level == AckLevel::local ? log.last_lsn() : counted.lsn(level));
+    if (level == AckLevel::local) return lsn <= log.last_lsn();
+    return serves() && lsn <= counted.lsn(level);
   }
+  /// In a group: its epoch's first entry is committed. What others have before that may be lost all the same.
+  [[nodiscard]] bool serves() const { return group == nullptr || (leads && group->commit_lsn() >= first); }
   void add_waiter(AckWaiter& waiter);
   void wake_reached();
   void expire_waiters();

@@ -106,6 +106,7 @@ void Primary::State::add_waiter(AckWaiter& waiter) {
 void Primary::State::wake_reached() {
   set_gauge(stats.received_lsn, levels[0].received.value);
   set_gauge(stats.applied_lsn, levels[0].applied.value);
+  if (!serves()) return;
   const auto wakes_to = [this](Lsn lsn) {
     return options.policy == nullptr ? lsn : options.policy->wakes_to(lsn);
   };

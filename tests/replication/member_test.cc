@@ -219,12 +219,15 @@ TEST_CASE("replication/member: a new history commits nothing before as many hold
   CHECK(rig.member(2).lineage().routing_seed == kGroupSeed);
   const Lsn first = rig.put(1, "a", "1");
   rig.heartbeat();
-  CHECK(rig.member(1).primary().reached(first, AckLevel::applied));
+  CHECK(rig.member(1).primary().stats().applied_lsn == first.value);
+  CHECK_FALSE(rig.member(1).primary().reached(first, AckLevel::applied));
+  CHECK(rig.member(1).primary().reached(first, AckLevel::local));
   CHECK(rig.committed(1) == Lsn{0});
   // Expect: with the third all of it commits, and later one other is enough.
   REQUIRE(rig.follow(3, 1));
   rig.heartbeat();
   CHECK(rig.committed(1) == first);
+  CHECK(rig.member(1).primary().reached(first, AckLevel::applied));
   CHECK(rig.member(1).primary().established());
   CHECK(rig.node(3).table.map["a"].value == "1");
   rig.heartbeat();
@@ -271,11 +274,20 @@ TEST_CASE("replication/member: what an earlier epoch left commits with the new o
   };
   REQUIRE(rig.follow_on(1));
   rig.heartbeat();
-  CHECK(rig.member(2).primary().reached(left, AckLevel::applied));
+  CHECK(rig.member(2).primary().stats().applied_lsn == left.value);
+  CHECK_FALSE(rig.member(2).primary().reached(left, AckLevel::applied));
+  std::optional<Status> written;
+  REQUIRE(rig.node(2).side.reactor->spawn_detached(
+      "written", [&] { written = rig.member(2).primary().wait(left, AckLevel::applied, Instant::never()); }));
+  rig.heartbeat();
+  rig.heartbeat();
+  CHECK_FALSE(written);
   CHECK(rig.committed(2) == Lsn{1});
   rig.wire->tamper_ack = {};
   rig.heartbeat();
   CHECK(rig.committed(2) == left.next());
+  REQUIRE(written);
+  CHECK(*written);
   rig.heartbeat();
   CHECK(rig.committed(1) == left.next());
   CHECK(rig.member(1).log().line().last_epoch() == rig.member(2).primary().epoch());

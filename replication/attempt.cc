@@ -131,8 +131,7 @@ void Attempt::begin(Instant now) {
 
 /// Takes the epoch: from here on this node is bound by it.
 void Attempt::ask(Instant now) {
-  const auto refusal =
-      founding() ? member_.found(history_, heard_, now) : member_.stand(heard_, released(), now);
+  const auto refusal = founding() ? member_.found(history_, heard_) : member_.stand(heard_, released(), now);
   if (refusal) {
     if (refusal->reason == RefusalReason::lease)
       not_before_ = now + milliseconds(static_cast<std::int64_t>(refusal->ours));

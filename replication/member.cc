@@ -74,7 +74,6 @@ void Member::become(MemberRole role, const std::string& why) {
 }
 
 void Member::step_down(const std::string& why) {
-  if (role_ == MemberRole::leading && !told_) membership_.abandon();
   primary_->depose(why);
   replica_->close(why);
   membership_.unfollow();
@@ -149,7 +148,6 @@ Hello Member::candidate_hello(Epoch epoch, HistoryId history, const HelloFlags& 
 
 Verdict Member::judge(const Hello& theirs) {
   if (const auto refusal = check_terms(theirs)) return *refusal;
-  told_ = told_ || membership_.memory();
   if (theirs.role == NodeRole::candidate) return judge_candidate(theirs);
   if (theirs.role != NodeRole::replica) {
     return Refusal{RefusalReason::role, static_cast<std::uint64_t>(NodeRole::primary),
@@ -275,7 +273,6 @@ Status Member::attach(std::unique_ptr<Link> link, const Hello& theirs, const Hel
   promise_.history = theirs.history;
   promise_.epoch = theirs.epoch;
   promise_.shard = options_.shard;
-  promise_founds_ = theirs.flags.founding;
   promise_news_ = true;
   return {};
 }
@@ -324,8 +321,6 @@ Status Member::follow(ConnectedPeer peer, const Hello& said) {
   if (peer.link->state() == LinkState::closed)
     return Error(ReplicationErrc::link_closed, peer.link->close_reason());
   if (const auto refusal = check_terms(theirs)) return refuse(refused_with(*refusal));
-  if (membership_.yield_to(theirs))
-    step_down("node " + std::to_string(theirs.node) + " leads a history that is established");
   if (const auto refusal = membership_.may_follow(theirs, clock_.now()))
     return refuse(refused_with(*refusal));
   const std::string why = "it follows node " + std::to_string(theirs.node);
@@ -391,7 +386,7 @@ std::optional<Refusal> Member::stand(std::uint32_t counter, bool released) {
 }
 
 std::optional<Refusal> Member::found(HistoryId history, std::uint32_t counter) {
-  if (auto refusal = membership_.found(history, counter, clock_.now())) return refusal;
+  if (auto refusal = membership_.found(history, counter)) return refusal;
   settle("it would found a history itself");
   return std::nullopt;
 }
@@ -416,7 +411,7 @@ Status Member::lead(Epoch epoch, std::uint32_t c) {
     routing_seed_ = options_.routing_seed;
   }
   const HistoryId history = founds ? membership_.founding() : membership_.history();
-  TL_TRY(primary_->lead({history, routing_seed_, epoch, c, membership_.holders_needed()}));
+  TL_TRY(primary_->lead({history, routing_seed_, epoch, c}));
   membership_.lead(epoch, history);
   become(MemberRole::leading, "it leads epoch " + text_of(epoch));
   return {};
@@ -430,7 +425,6 @@ void Member::end_promise_link(const std::string& why) {
 }
 
 std::uint32_t Member::poll(std::uint32_t budget) {
-  if (role_ == MemberRole::leading && primary_->established()) membership_.establish();
   if (!promised_link_) return 0;
   std::uint32_t done = promised_link_->poll(budget);
   for (; done < budget; ++done) {
@@ -442,7 +436,10 @@ std::uint32_t Member::poll(std::uint32_t budget) {
       break;
     }
     if (frame->stamp() == 0) continue;
-    if (promise_founds_) membership_.stamped_founding(promise_.epoch);
+    if (!membership_.echo(promise_.epoch, promise_.history)) {
+      promised_link_->close("the promise does not hold any more");
+      break;
+    }
     promise_.set_echo(frame->stamp());
     promise_news_ = true;
   }

@@ -166,14 +166,12 @@ class Member final : public Door, private ReplicaOwner, private PollSource {
   MemberRole role_ = MemberRole::none;
   std::uint64_t routing_seed_ = 0;
   std::uint32_t generation_ = 0;
-  bool told_ = false;  ///< somebody may know of its history
 
   // The candidate that it has promised, until that leads or is gone.
   std::unique_ptr<Link> promised_link_;
   ControlFrame promise_;  ///< what goes to it
   std::uint32_t promised_node_ = 0;
   bool promise_news_ = false;
-  bool promise_founds_ = false;
   Instant promise_sent_at_{};
 };
 

@@ -61,12 +61,12 @@ std::optional<Refusal> Membership::asked(const Hello& candidate, bool serves, In
     return Refusal{RefusalReason::malformed, epoch_value(promised_), epoch_value(candidate.epoch)};
   }
   const bool founding = candidate.flags.founding;
-  if (auto refusal = founding ? judge_founder(candidate, now) : judge_candidate(candidate, serves, now))
+  if (auto refusal = founding ? judge_founder(candidate) : judge_candidate(candidate, serves, now))
     return refusal;
   if (!candidate.flags.promise) return std::nullopt;
-  if (founding) asked_ = {candidate.epoch, candidate.history, now + options_.lease};
   if (candidate.flags.released && !founding) lease_until_ = {};
   promise(candidate.epoch);
+  given_ = {candidate.epoch, candidate.history, founding};
   return std::nullopt;
 }
 
@@ -78,11 +78,11 @@ std::optional<Refusal> Membership::judge_group(const Hello& theirs) const {
   return std::nullopt;
 }
 
-std::optional<Refusal> Membership::judge_founder(const Hello& candidate, Instant now) const {
+/// Leases are no matter: if all promise, nobody holds anything, and who granted one had a primary that did.
+std::optional<Refusal> Membership::judge_founder(const Hello& candidate) const {
   const HistoryId known = history_ != HistoryId{} ? history_ : heard();
   if (known != HistoryId{}) return Refusal{RefusalReason::history, known.value, candidate.history.value};
   if (candidate.history == HistoryId{}) return Refusal{RefusalReason::malformed, 0, 0};
-  if (auto refusal = fresh(now)) return refusal;
   if (promised_ > candidate.epoch)
     return Refusal{RefusalReason::promised, epoch_value(promised_), epoch_value(candidate.epoch)};
   return std::nullopt;
@@ -113,11 +113,14 @@ std::optional<Refusal> Membership::fresh(Instant now) const {
 void Membership::promise(Epoch epoch) {
   promised_ = epoch;
   founding_ = {};
+  given_ = {};
   unfollow();
 }
 
-void Membership::stamped_founding(Epoch epoch) {
-  if (epoch == asked_.epoch && founded_.size() < kFoundingsMax) founded_.insert(asked_.history.value);
+bool Membership::echo(Epoch epoch, HistoryId history) {
+  if (given_.epoch != epoch || given_.history != history || epoch == Epoch{}) return false;
+  if (given_.founding && founded_.size() < kFoundingsMax) founded_.insert(history.value);
+  return true;
 }
 
 // ---- following ------------------------------------------------------------------------------------------
@@ -147,14 +150,12 @@ void Membership::follow(const Hello& primary) {
     history_ = primary.history;
     target_ = primary.last_lsn;
   }
-  if (primary.commit_lsn.value > 0) established_ = true;
 }
 
 void Membership::unfollow() {
   following_ = false;
   if (memory_) return;
   history_ = {};
-  established_ = false;
   target_.reset();
 }
 
@@ -164,7 +165,6 @@ void Membership::applied(Lsn lsn) {
 
 void Membership::stamped(Instant now) {
   if (!following_) return;
-  established_ = true;  // only who serves stamps
   lease_epoch_ = promised_;
   lease_until_ = std::max(lease_until_, now + options_.lease);
 }
@@ -173,7 +173,8 @@ void Membership::stamped(Instant now) {
 
 bool Membership::answered(std::uint32_t node, HistoryId history, Epoch promised, std::uint32_t c,
                           Instant now) {
-  if (now < fresh_until_ || memory_ || node == options_.node || !options_.has(node)) return false;
+  if (memory_ || node == options_.node || !options_.has(node)) return false;
+  if (now < fresh_until_ && !founded_.contains(history.value)) return false;
   for (auto each = answers_.begin(); each != answers_.end();) {
     each->second.nodes.erase(node);
     each =
@@ -185,10 +186,8 @@ bool Membership::answered(std::uint32_t node, HistoryId history, Epoch promised,
   answers.c = std::max(answers.c, c);
   if (promised > promised_) promise(promised);
   if (answers_suffice(history)) founding_ = {};
-  // While a later founder whom it promised may come to lead, this one's history may be a minority's.
-  // And what it follows it has not applied yet: nothing of another history is any use to it.
-  const bool may_be = asked_.history == history || now >= asked_.until;
-  if (!following_ && founded_.contains(history.value) && may_be) regain(history);
+  // What it follows it has not applied yet: nothing of another history is any use to it.
+  if (!following_ && founded_.contains(history.value)) regain(history);
   return true;
 }
 
@@ -211,10 +210,10 @@ HistoryId Membership::heard() const {
 }
 
 void Membership::regain(HistoryId history) {
-  if (history_ != history) established_ = false;
   history_ = history;
   memory_ = true;
   founding_ = {};
+  given_ = {};  // a founding that was promised is of another: whoever has memory keeps that from beginning
   target_.reset();
   answers_.clear();
 }
@@ -249,10 +248,9 @@ bool Membership::too_far(Epoch epoch) const {
   return epoch.counter > promised_.counter && epoch.counter - promised_.counter > kCounterStepMax;
 }
 
-std::optional<Refusal> Membership::found(HistoryId history, std::uint32_t counter, Instant now) {
+std::optional<Refusal> Membership::found(HistoryId history, std::uint32_t counter) {
   const HistoryId known = history_ != HistoryId{} ? history_ : heard();
   if (known != HistoryId{}) return Refusal{RefusalReason::history, known.value, history.value};
-  if (auto refusal = fresh(now)) return refusal;
   const auto next = next_counter(counter);
   if (!next) return Refusal{RefusalReason::promised, epoch_value(promised_), 0};
   promise({*next, options_.node});
@@ -266,20 +264,6 @@ void Membership::lead(Epoch epoch, HistoryId history) {
             "what is led is what was stood for");
   if (founding_ != HistoryId{}) regain(founding_);
   following_ = false;
-}
-
-void Membership::abandon() {
-  if (established_) return;
-  founded_.erase(history_.value);  // else whoever still tells of it would bring it back
-  memory_ = false;
-  unfollow();
-}
-
-bool Membership::yield_to(const Hello& primary) {
-  const bool theirs = primary.commit_lsn.value > 0 && primary.flags.memory && !judge_group(primary);
-  if (!memory_ || established_ || !theirs || primary.history == history_) return false;
-  abandon();
-  return true;
 }
 
 }  // namespace tidelock

@@ -45,14 +45,6 @@ class Membership {
   [[nodiscard]] Epoch promised() const { return promised_; }
   /// False from a start, until it is known again what an earlier life may have promised.
   [[nodiscard]] bool memory() const { return memory_; }
-  /// How many nodes, this one included, have to have acknowledged its no-op before it commits as a primary,
-  /// over and above what commits: until it is known that as many hold history() as had to promise its
-  /// founding, another may have been founded beside it, whoever leads this one.
-  [[nodiscard]] std::uint32_t holders_needed() const {
-    return established_ ? 0 : options_.quorum().founders_needed();
-  }
-  /// Its owner knows that now: it counted them, or heard of a commit LSN above 0 in this history.
-  void establish() { established_ = true; }
 
   /// Somebody has promised, or leads, that: what this node stands for later is above it. False: it is too far
   /// beyond what is known here to be true.
@@ -63,9 +55,9 @@ class Membership {
   /// stamps. If the hello asks for a promise, that is given from then on: the owner closes its old link, or
   /// deposes itself, in this turn.
   std::optional<Refusal> asked(const Hello& candidate, bool serves, Instant now);
-  /// A stamp came by the link on which it promised the founding of `epoch`. So that candidate did not lead
-  /// yet when it was promised; to one that does (its hello came late, or again) no promise is worth anything.
-  void stamped_founding(Epoch epoch);
+  /// A stamp of the candidate came by the link on which it promised that one last. True: it may be echoed.
+  /// False: the promise holds no more (of a founding: this node has memory by now), and the link is closed.
+  [[nodiscard]] bool echo(Epoch epoch, HistoryId history);
 
   // ---- following ----
   /// Why it must not follow the primary that says this; none: it may, now.
@@ -82,15 +74,16 @@ class Membership {
 
   // ---- without memory ----
   /// What a node with memory promised, and its c, as its hello or refusal says. A higher promise ends what
-  /// this node followed. A node counts for the history that it told of last. If it may gain memory by this
-  /// one answer, or enough tell of one history, what it would found itself ends. `history` 0: the node has no
-  /// memory (any more), and counts no longer for what it told of. False: it came before fresh_until(), or
-  /// there is nothing to learn from it, and it is not counted.
+  /// this node followed. A node counts for the history that it told of last. If this node echoed a stamp of
+  /// that history's founder it has memory from now on: all that it promised in that it promised in this life.
+  /// If so, or if enough tell of one history, what it would found itself ends. `history` 0: the node has no
+  /// memory (any more), and counts no longer for what it told of. False: it came before fresh_until()
+  /// and is not of such a founder, or there is nothing to learn from it: it is not counted.
   bool answered(std::uint32_t node, HistoryId history, Epoch promised, std::uint32_t c, Instant now);
   /// Of which enough nodes have told, by the greatest c of theirs: what this one may have promised in it is
-  /// known, and no other is established. 0: of none.
+  /// known. 0: of none.
   [[nodiscard]] HistoryId heard() const;
-  /// Until then nobody without memory may do anything.
+  /// Until then nobody without memory may do anything but found a history.
   [[nodiscard]] Instant fresh_until() const { return fresh_until_; }
 
   // ---- a candidate itself ----
@@ -99,22 +92,16 @@ class Membership {
   /// Why not: no_memory, lease; promised if no counter is left
   std::optional<Refusal> stand(std::uint32_t counter, bool released, Instant now);
   /// The same for a history that this node would begin; `history` is nobody else's.
-  /// Why not: history (there is one), lease (it has just started); promised
-  std::optional<Refusal> found(HistoryId history, std::uint32_t counter, Instant now);
+  /// Why not: history (there is one); promised
+  std::optional<Refusal> found(HistoryId history, std::uint32_t counter);
   /// It leads the epoch that it stood for, in this history: what it knew when it won. In the same turn.
   void lead(Epoch epoch, HistoryId history);
-  /// It ends the epoch in which it founded its history, before it told anybody of that: nobody else has
-  /// memory in it, so there is none. Nothing happens if it is established.
-  void abandon();
-  /// True: that primary's history is established and this node's is not, so that no more can come of its own;
-  /// it has none, and no memory, from now on. Its owner forgets its log.
-  bool yield_to(const Hello& primary);
   /// While it stands for one: the history that it would begin; 0: none.
   [[nodiscard]] HistoryId founding() const { return founding_; }
 
  private:
   [[nodiscard]] std::optional<Refusal> judge_group(const Hello& theirs) const;
-  [[nodiscard]] std::optional<Refusal> judge_founder(const Hello& candidate, Instant now) const;
+  [[nodiscard]] std::optional<Refusal> judge_founder(const Hello& candidate) const;
   [[nodiscard]] std::optional<Refusal> judge_candidate(const Hello& candidate, bool serves,
                                                        Instant now) const;
   /// Of another epoch than `except`, if one runs.
@@ -133,19 +120,18 @@ class Membership {
   Epoch promised_{};
   std::uint32_t heard_counter_ = 0;  ///< of epochs that it has not promised
   bool memory_ = false;
-  bool established_ = false;
   bool following_ = false;  ///< the primary of `promised_`
   Epoch lease_epoch_{};     ///< whose primary it granted its last lease
   Instant lease_until_{};
   Instant fresh_until_{};
   HistoryId founding_{};
-  struct Founding {
+  struct Given {
     Epoch epoch{};
     HistoryId history{};
-    Instant until{};  ///< by then that founder leads, or has given up
+    bool founding = false;
   };
-  Founding asked_;                   ///< the last that it promised
-  std::set<std::uint64_t> founded_;  ///< whose founders stamped its promise in this life
+  Given given_;                      ///< its last promise, as long as that may be echoed
+  std::set<std::uint64_t> founded_;  ///< of whose founders it echoed a stamp, in this life
   struct Answers {
     std::set<std::uint32_t> nodes;
     std::uint32_t c = 0;  ///< the greatest of theirs

@@ -112,8 +112,6 @@ class Primary final : public PollSource {
     std::uint64_t routing_seed = 0;
     Epoch epoch{};  ///< above all that the line has
     std::uint32_t c = 0;
-    /// Nodes, this one included, that have to have the epoch's first entry before anything commits; beside c.
-    std::uint32_t holders = 0;
   };
   /// The epoch begins with its no-op, and nothing commits before that does.
   /// Errors:   peer_busy: links of its last term still read the log, or a fiber is not yet out of a large put
@@ -125,8 +123,6 @@ class Primary final : public PollSource {
   void depose(const std::string& reason);
   /// True outside of groups.
   [[nodiscard]] bool leads() const;
-  /// Everything that Term::holders asks for is there.
-  [[nodiscard]] bool established() const;
 
   /// Appends one entry of at most kEntryBytesMax encoded, if there is room and it is this caller's turn
   /// (those in wait_for_room() are not overtaken). `bytes_after` above 0: the entry begins or continues a

@@ -176,7 +176,6 @@ struct Primary::State final : Sender::Owner {
   Sender sender;
   std::function<void(std::uint32_t, const std::string&)> on_link_lost;
   Lsn first{};                                ///< of that: its no-op
-  std::uint32_t first_holders = 0;            ///< others that are still needed to have it
   std::uint32_t c;                            ///< 0 if none is set
   std::uint32_t replicas_needed;              ///< by who does not say
   std::uint32_t nodes = 0;                    ///< connected

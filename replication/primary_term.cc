@@ -10,7 +10,6 @@ namespace tidelock {
 Status Primary::lead(const Term& term) { return state_->lead(term); }
 void Primary::depose(const std::string& reason) { state_->depose(reason); }
 bool Primary::leads() const { return state_->leads; }
-bool Primary::established() const { return state_->leads && state_->first_holders == 0; }
 
 Status Primary::State::lead(const Term& term) {
   TL_ASSERT(group != nullptr && !leads, "a group's primary leads one epoch at a time");
@@ -41,7 +40,6 @@ Status Primary::State::lead(const Term& term) {
   entry.lsn = first = log.last_lsn().next();
   entry.epoch = term.epoch;
   append(entry);
-  first_holders = term.holders > 0 ? term.holders - 1 : 0;
   leads = true;
   return {};
 }
@@ -63,8 +61,6 @@ void Primary::State::commit_in_group() {
   group->appended();
   const Lsn counted = c == 0 ? log.last_lsn() : levels[c - 1].applied;
   if (counted < first) return;
-  if (first_holders > 0 && kth(first_holders, &Peer::applied) < first) return;
-  first_holders = 0;
   group->committed(counted);
 }
 

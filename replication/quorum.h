@@ -23,12 +23,9 @@ struct Quorum {
   /// many hold what is committed, its primary included.
   [[nodiscard]] constexpr std::uint32_t promises_needed() const { return n + 1 - c; }
 
-  /// To begin a history, the founder's own included. Two such sets have more than c nodes in common, so that
-  /// even when c of a history's founders lose their memory, no second history can begin beside it. And more
-  /// than n - c, so that a founder that lost its memory hears of the history from any answers_needed().
-  [[nodiscard]] constexpr std::uint32_t founders_needed() const {
-    return std::max(n - c, (n + 1 + c) / 2) + 1;
-  }
+  /// To begin a history, the founder's own included: all nodes, that hold nothing. So none begins beside one
+  /// that anybody holds.
+  [[nodiscard]] constexpr std::uint32_t founders_needed() const { return n + 1; }
 
   /// Of the others, with memory: before a node that lost its memory knows what it may have promised. They
   /// meet every promise set less that node. If c = n the candidate's promise is enough for it, so that set

@@ -43,7 +43,7 @@ struct AttemptNode {
   Instant patience{};  ///< then it stands itself
   Instant looks_at{};
   // as a primary
-  bool primary = false, told = false;
+  bool primary = false;
   Epoch epoch{};
   std::size_t noop = 0, commit = 0;
   std::map<std::uint32_t, std::size_t> applied;
@@ -113,6 +113,12 @@ class AttemptWorld {
     if (without > std::min(c_, std::max(1U, count_ - 1 - c_))) return false;
     start(i);
     return true;
+  }
+  /// As long as nobody holds anything, nobody can forget that.
+  void restart_unfounded(std::uint32_t i) {
+    const bool held = std::any_of(nodes_.begin() + 1, nodes_.end(),
+                                  [](const AttemptNode& node) { return node.member->memory(); });
+    if (!held) start(i);
   }
   /// The primary holds back what is written, `successor` has it all: it ends its epoch, and says so.
   bool hand_over(std::uint32_t successor) {
@@ -208,10 +214,9 @@ class AttemptWorld {
   }
   /// Its links are closed.
   void forget_roles(AttemptNode& node) {
-    if (node.primary && !node.told) node.member->abandon();
     if (node.follows != 0) node.member->unfollow();
     node.attempt.reset();
-    node.primary = node.told = false;
+    node.primary = false;
     node.applied.clear();
     node.link_life.clear();
     node.follows = 0;
@@ -285,10 +290,12 @@ class AttemptWorld {
       return attempt.gone(to, now());
     if (what == AttemptAsk::stamp) {
       return request(
-          from, to, [this, to, epoch, from, round = attempt.round(), answered]() -> std::function<void()> {
+          from, to,
+          [this, to, epoch, history = attempt.history(), from, round = attempt.round(),
+           answered]() -> std::function<void()> {
             AttemptNode& other = nodes_[to];
             if (other.promise_to != std::pair{from, epoch}) return {};
-            other.member->stamped_founding(epoch);
+            if (!other.member->echo(epoch, history)) return {};
             return answered([this, to, round](Attempt& theirs) { theirs.echoed(to, round, now()); });
           });
     }
@@ -340,9 +347,6 @@ class AttemptWorld {
     commit(node);
   }
   void commit(AttemptNode& node) {
-    const auto holders = std::count_if(node.applied.begin(), node.applied.end(),
-                                       [&](const auto& each) { return each.second > node.noop; });
-    if (static_cast<std::uint32_t>(holders) + 1 < node.member->holders_needed()) return;
     std::vector<AppliedLsn> applied;
     for (const auto& [other, lsn] : node.applied) applied.push_back({other, Lsn{lsn}});
     const std::size_t to = c_ == 0 ? node.log.size() : kth_applied(applied, c_).value;
@@ -354,7 +358,6 @@ class AttemptWorld {
       ++commits;
     }
     node.commit = to;
-    node.member->establish();
   }
   void lead_on(AttemptNode& node) {
     if (node.member->promised() != node.epoch) return forget_roles(node);
@@ -367,19 +370,16 @@ class AttemptWorld {
     for (const auto& [to, life] : node.link_life) {
       if (nodes_[to].life != life) continue;
       const std::uint64_t stamp = node.leases->stamp(serves(node));
-      send(from, to,
-           [this, from, to = to, epoch = node.epoch, log = node.log, stamp,
-            established = node.member->holders_needed() == 0] {
-             AttemptNode& other = nodes_[to];
-             if (other.follows != from || other.member->promised() != epoch) return;
-             other.heard_at = now();
-             const bool late = other.log.size() > log.size() && other.end().epoch == epoch;
-             if (!late) other.log = log;
-             other.member->applied(Lsn{other.log.size()});
-             if (established) other.member->establish();
-             if (stamp != 0) other.member->stamped(now());
-             acknowledge(to, from, epoch, stamp);
-           });
+      send(from, to, [this, from, to = to, epoch = node.epoch, log = node.log, stamp] {
+        AttemptNode& other = nodes_[to];
+        if (other.follows != from || other.member->promised() != epoch) return;
+        other.heard_at = now();
+        const bool late = other.log.size() > log.size() && other.end().epoch == epoch;
+        if (!late) other.log = log;
+        other.member->applied(Lsn{other.log.size()});
+        if (stamp != 0) other.member->stamped(now());
+        acknowledge(to, from, epoch, stamp);
+      });
     }
   }
   void acknowledge(std::uint32_t from, std::uint32_t to, Epoch epoch, std::uint64_t stamp) {
@@ -410,22 +410,16 @@ class AttemptWorld {
       hello.flags.memory = other.member->memory();
       hello.last_epoch = other.end().epoch;
       hello.last_lsn = other.end().lsn;
-      hello.commit_lsn = Lsn{other.member->holders_needed() == 0 && other.primary ? 1U : 0U};
-      if (hello.flags.memory) other.told = true;
       return [this, from, to, hello] { meet(nodes_[from], to, hello); };
     });
   }
   void meet(AttemptNode& node, std::uint32_t to, const Hello& hello) {
-    if (node.primary && (hello.epoch > node.epoch || node.member->yield_to(hello))) forget_roles(node);
+    if (node.primary && hello.epoch > node.epoch) forget_roles(node);
     if (node.follows != 0 || node.primary) return;
     const auto answer = [&] {
       if (hello.flags.memory) node.member->answered(to, hello.history, hello.epoch, c_, now());
     };
     if (hello.role != NodeRole::primary) return answer();
-    if (node.member->yield_to(hello)) {
-      forget_roles(node);
-      node.log.clear();
-    }
     const auto refusal = node.member->may_follow(hello, now());
     if (refusal) {
       answer();

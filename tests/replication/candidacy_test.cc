@@ -58,9 +58,9 @@ TEST_CASE("who names a smaller c makes it take more promises") {
   CHECK(candidacy.enough_promised());
 }
 
-TEST_CASE("a founding takes more promises") {
-  CHECK(Candidacy(Quorum{4, 2}, true).needed() == Quorum{4, 2}.founders_needed());
-  CHECK(Candidacy(Quorum{2, 1}, true).needed() == 3);
+TEST_CASE("a founding takes all promises") {
+  CHECK(Candidacy(Quorum{4, 2}, true).needed() == 5);
+  CHECK(Candidacy(Quorum{2, 0}, true).needed() == 3);
 }
 
 TEST_SUITE_END();

@@ -205,7 +205,7 @@ struct TwoMembers : MemberRig {
 
 }  // namespace
 
-TEST_CASE("replication/member: a new history commits nothing before as many hold it as had to promise") {
+TEST_CASE("replication/member: all promise a new history, and it commits by as many as any other") {
   MemberRig rig(3, 1);
   CHECK(rig.put_fails(1) == ReplicationErrc::not_primary);
   rig.found(1);
@@ -219,16 +219,10 @@ TEST_CASE("replication/member: a new history commits nothing before as many hold
   CHECK(rig.member(2).lineage().routing_seed == kGroupSeed);
   const Lsn first = rig.put(1, "a", "1");
   rig.heartbeat();
-  CHECK(rig.member(1).primary().stats().applied_lsn == first.value);
-  CHECK_FALSE(rig.member(1).primary().reached(first, AckLevel::applied));
-  CHECK(rig.member(1).primary().reached(first, AckLevel::local));
-  CHECK(rig.committed(1) == Lsn{0});
-  // Expect: with the third all of it commits, and later one other is enough.
+  CHECK(rig.member(1).primary().reached(first, AckLevel::applied));
+  CHECK(rig.committed(1) == first);
   REQUIRE(rig.follow(3, 1));
   rig.heartbeat();
-  CHECK(rig.committed(1) == first);
-  CHECK(rig.member(1).primary().reached(first, AckLevel::applied));
-  CHECK(rig.member(1).primary().established());
   CHECK(rig.node(3).table.map["a"].value == "1");
   rig.heartbeat();
   CHECK(rig.committed(2) == first);
@@ -451,33 +445,53 @@ TEST_CASE(
   CHECK(rig.dial(2, 1, diverged)->reason == RefusalReason::diverged);
 }
 
-TEST_CASE("replication/member: a history of which nobody heard ends with its founder's epoch") {
+TEST_CASE("replication/member: a history of which nobody heard is learned by who promised it, from anybody") {
   MemberRig rig(2, 1);
   rig.found(1);
-  rig.member(1).step_down("it gives up");
-  CHECK(rig.member(1).lineage().history == HistoryId{});
-  CHECK_FALSE(rig.member(1).membership().memory());
-  CHECK(rig.member(1).hello().last_lsn == Lsn{0});
-  // The other founds one, which it follows, with nothing of its own left.
+  const Epoch epoch = rig.member(1).membership().promised();
+  rig.member(1).step_down("it is cut off");
+  CHECK(rig.member(1).lineage().history == kGroupHistory);
+  // Node 2 heard nothing, and would begin another.
   const HistoryId second{0x5ec0};
   REQUIRE_FALSE(rig.member(2).found(second, 5));
   Hello asks = rig.candidate(2, true);
   asks.history = second;
-  REQUIRE_FALSE(rig.dial(2, 1, asks));
-  REQUIRE(rig.attached);
-  ControlFrame stamp;
-  stamp.history = second;
-  stamp.epoch = asks.epoch;
-  stamp.set_stamp(3);
-  REQUIRE(rig.near->send_control(stamp));
-  rig.turns(2);
+  const auto refusal = rig.dial(2, 1, asks);
+  REQUIRE(refusal);
+  CHECK(refusal->reason == RefusalReason::history);
+  CHECK(refusal->ours == kGroupHistory.value);
+  // Expect: that refusal is all that it needs.
+  CHECK(rig.member(2).answered(1, kGroupHistory, epoch, 1));
+  CHECK(rig.member(2).membership().memory());
+  CHECK(rig.member(2).membership().founding() == HistoryId{});
+  REQUIRE_FALSE(rig.member(2).stand(1, false));
+  rig.promise(2, 1, false);
   REQUIRE(rig.lead(2, 1));
   REQUIRE(rig.follow(1, 2));
   rig.heartbeat();
-  CHECK(rig.member(1).lineage().history == second);
-  CHECK(rig.member(1).log().line().starts().size() == 1);
-  CHECK(rig.member(1).log().last_lsn() == Lsn{1});
-  CHECK(rig.committed(2) == Lsn{1});
+  CHECK(rig.committed(2) == rig.member(2).log().last_lsn());
+}
+
+TEST_CASE("replication/member: who has memory by now echoes no founder") {
+  MemberRig rig(3, 1);
+  rig.found(1);
+  // Node 2 has not heard of that, and promises another.
+  REQUIRE_FALSE(rig.member(3).found(HistoryId{0x5ec0}, 5));
+  Hello asks = rig.candidate(3, true);
+  asks.history = HistoryId{0x5ec0};
+  REQUIRE_FALSE(rig.dial(3, 2, asks));
+  REQUIRE(rig.attached);
+  CHECK(rig.member(2).answered(1, kGroupHistory, {1, 1}, 1));
+  CHECK(rig.member(2).membership().memory());
+  ControlFrame stamp;
+  stamp.history = asks.history;
+  stamp.epoch = asks.epoch;
+  stamp.set_stamp(3);
+  REQUIRE(rig.near->send_control(stamp));
+  rig.turns(3);
+  while (const auto frame = rig.near->receive_control()) CHECK(frame->echo() == 0);
+  rig.turns(1);
+  CHECK(rig.near->state() == LinkState::closed);
 }
 
 TEST_CASE("replication/member: it leads the epoch that it stood for, once, and no other") {

@@ -205,12 +205,12 @@ TEST_CASE("answers count by history, and a node for the one that it told of last
     Hello ours = founder(5, 6, HistoryId{20});
     ours.group_sum = node.options().sum();
     CHECK(reason(node.asked(ours, false, later)) == RefusalReason::none);
-    CHECK(reason(node.found(HistoryId{30}, 6, later)) == RefusalReason::none);
+    CHECK(reason(node.found(HistoryId{30}, 6)) == RefusalReason::none);
     CHECK(node.answered(4, kLine, {5, 2}, 2, later));
     CHECK(node.founding() == HistoryId{30});
     CHECK(node.answered(5, kLine, {5, 2}, 2, later));
     CHECK(node.founding() == HistoryId{});
-    CHECK(reason(node.found(HistoryId{40}, 7, later)) == RefusalReason::history);
+    CHECK(reason(node.found(HistoryId{40}, 7)) == RefusalReason::history);
     CHECK(reason(node.asked(ours, false, later)) == RefusalReason::history);
   }
 }
@@ -234,7 +234,7 @@ TEST_CASE("while it follows, what is told of another history gives no memory in 
     return hello;
   };
   CHECK(reason(node.asked(of_five(founder(4, 1, HistoryId{20})), false, later)) == RefusalReason::none);
-  node.stamped_founding({1, 4});
+  CHECK(node.echo({1, 4}, HistoryId{20}));
   for (const std::uint32_t other : {2U, 3U}) CHECK(node.answered(other, kLine, {5, 2}, 1, later));
   Hello primary = of_five(hello_of(2, NodeRole::primary, {5, 2}));
   primary.last_lsn = Lsn{40};
@@ -265,31 +265,29 @@ TEST_CASE("what it followed without memory binds nobody to that history") {
 
 TEST_CASE("a founding: who promised it, and was stamped, has memory once it hears that it came to be") {
   Membership node(group_of(1), Instant{});
-  CHECK(reason(node.asked(founder(2, 1, HistoryId{20}), false, Instant{})) == RefusalReason::lease);
-  const Instant later = node.fresh_until();
-  CHECK(reason(node.asked(founder(2, 1, HistoryId{20}), false, later)) == RefusalReason::none);
-  node.stamped_founding({1, 2});
+  // At once: if all promise, nobody's lease is of any matter.
+  CHECK(reason(node.asked(founder(2, 1, HistoryId{20}), false, Instant{})) == RefusalReason::none);
+  CHECK(node.echo({1, 2}, HistoryId{20}));
   CHECK_FALSE(node.memory());
+  const Instant later = node.fresh_until();
   CHECK(reason(node.asked(founder(3, 2, HistoryId{30}), false, later)) == RefusalReason::none);
   CHECK(reason(node.asked(founder(2, 1, HistoryId{20}), false, later)) == RefusalReason::promised);
   CHECK(reason(node.asked(candidate(2, 7), false, later)) == RefusalReason::no_memory);
   Hello primary = hello_of(3, NodeRole::primary, {2, 3}, HistoryId{30});
   SUBCASE("from its primary") {
-    node.stamped_founding({2, 3});
-    CHECK(reason(node.may_follow(primary, later)) == RefusalReason::none);
+    CHECK(node.echo({2, 3}, HistoryId{30}));
+    CHECK(reason(node.may_follow(primary, Instant{})) == RefusalReason::none);
     node.follow(primary);
     CHECK(node.memory());
   }
   SUBCASE("but not if no stamp came: the founder's hello may have come when it led") {
-    node.stamped_founding({1, 2});
+    CHECK_FALSE(node.echo({1, 2}, HistoryId{20}));
     CHECK(reason(node.may_follow(primary, later)) == RefusalReason::no_memory);
     CHECK(node.answered(3, HistoryId{30}, {2, 3}, 1, later));
     CHECK_FALSE(node.memory());
   }
-  SUBCASE("of an earlier one, from another, unless the later one may still come to be") {
-    CHECK(node.answered(3, HistoryId{20}, {4, 3}, 1, later));
-    CHECK_FALSE(node.memory());
-    CHECK(node.answered(3, HistoryId{20}, {4, 3}, 1, later + kLease));
+  SUBCASE("of an earlier one, from anybody: the later one has not come to be then") {
+    CHECK(node.answered(3, HistoryId{20}, {4, 3}, 1, Instant{}));
     CHECK(node.memory());
     CHECK(node.history() == HistoryId{20});
     CHECK(node.promised() == Epoch{4, 3});
@@ -303,8 +301,7 @@ TEST_CASE("a founding: who promised it, and was stamped, has memory once it hear
 
 TEST_CASE("a founder that hears of a history joins that") {
   Membership node(group_of(1), Instant{});
-  CHECK(reason(node.found(HistoryId{10}, 0, Instant{})) == RefusalReason::lease);
-  CHECK(reason(node.found(HistoryId{10}, 3, node.fresh_until())) == RefusalReason::none);
+  CHECK(reason(node.found(HistoryId{10}, 3)) == RefusalReason::none);
   CHECK(node.founding() == HistoryId{10});
   CHECK(node.promised() == Epoch{4, 1});
   SUBCASE("it leads") {
@@ -317,96 +314,45 @@ TEST_CASE("a founder that hears of a history joins that") {
     CHECK(node.founding() == HistoryId{10});  // that may be a minority's
     CHECK(node.answered(3, kLine, {9, 2}, 1, node.fresh_until()));
     CHECK(node.founding() == HistoryId{});
-    CHECK(reason(node.found(HistoryId{11}, 9, node.fresh_until())) == RefusalReason::history);
+    CHECK(reason(node.found(HistoryId{11}, 9)) == RefusalReason::history);
   }
 }
 
-TEST_CASE("whoever leads a history that may be a minority's needs more holders, until it hears of a commit") {
-  Membership node(group_of(1, 5, 2), Instant{});
-  const Instant later = node.fresh_until();
-  CHECK(node.holders_needed() == Quorum{4, 2}.founders_needed());
-  for (const std::uint32_t other : {2U, 3U, 4U}) CHECK(node.answered(other, kLine, {5, 2}, 2, later));
-  Hello primary = hello_of(2, NodeRole::primary, {5, 2});
-  SUBCASE("of its primary") {
-    primary.commit_lsn = Lsn{1};
-    node.follow(primary);
-    CHECK(node.holders_needed() == 0);
-    node.unfollow();  // without memory: it may yet be another
-    CHECK(node.holders_needed() == Quorum{4, 2}.founders_needed());
+TEST_CASE("a promise is echoed as long as it is the last thing that this node did") {
+  FollowerRig rig;
+  CHECK_FALSE(rig.node.echo({}, {}));
+  CHECK_FALSE(rig.node.echo({5, 2}, kLine));  // of whom it follows
+  CHECK_FALSE(rig.node.asked(candidate(3, 6, false), false, rig.now));
+  CHECK_FALSE(rig.node.echo({6, 3}, kLine));
+  CHECK_FALSE(rig.node.asked(candidate(3, 6), false, rig.now));
+  CHECK(rig.node.echo({6, 3}, kLine));
+  CHECK(rig.node.echo({6, 3}, kLine));
+  CHECK_FALSE(rig.node.echo({6, 3}, HistoryId{20}));
+  SUBCASE("until it promises another") {
+    CHECK_FALSE(rig.node.asked(candidate(2, 7), false, rig.now));
+    CHECK(rig.node.echo({7, 2}, kLine));
   }
-  SUBCASE("which serves") {
-    node.follow(primary);
-    node.applied(Lsn{});
-    CHECK(node.holders_needed() == Quorum{4, 2}.founders_needed());
-    node.stamped(later);
-    node.unfollow();
-    CHECK(node.holders_needed() == 0);
-  }
+  SUBCASE("until it follows") { rig.node.follow(hello_of(3, NodeRole::primary, {6, 3})); }
+  SUBCASE("until it stands itself") { CHECK_FALSE(rig.node.stand(0, false, rig.now)); }
+  CHECK_FALSE(rig.node.echo({6, 3}, kLine));
 }
 
-TEST_CASE("a founder whom nobody followed holds nothing afterwards") {
+TEST_CASE("who has memory by now echoes no founder") {
   Membership node(group_of(1), Instant{});
-  CHECK(reason(node.found(HistoryId{10}, 3, node.fresh_until())) == RefusalReason::none);
-  node.lead({4, 1}, HistoryId{10});
-  SUBCASE("and may found anew") {
-    node.abandon();
-    CHECK_FALSE(node.memory());
-    CHECK(reason(node.found(HistoryId{11}, 3, node.fresh_until())) == RefusalReason::none);
-    CHECK(node.promised() == Epoch{5, 1});
-  }
-  SUBCASE("unless its history is held by enough") {
-    node.establish();
-    node.abandon();
-    CHECK(node.memory());
-  }
-}
-
-TEST_CASE("a history that too few hold gives way to one in which something was committed") {
-  Membership node(group_of(1), Instant{});
-  CHECK(reason(node.found(HistoryId{10}, 3, node.fresh_until())) == RefusalReason::none);
-  node.lead({4, 1}, HistoryId{10});
-  Hello primary = hello_of(2, NodeRole::primary, {5, 2});
-  SUBCASE("but not to one that may be overtaken itself") { CHECK_FALSE(node.yield_to(primary)); }
-  primary.commit_lsn = Lsn{1};
-  SUBCASE("nor if enough hold its own") {
-    node.establish();
-    CHECK_FALSE(node.yield_to(primary));
-    CHECK(node.memory());
-  }
-  SUBCASE("nor to another group's") {
-    primary.group_sum ^= 1;
-    CHECK_FALSE(node.yield_to(primary));
-  }
-  SUBCASE("else it has none, and joins like who was started anew") {
-    CHECK(node.yield_to(primary));
-    CHECK_FALSE(node.memory());
-    CHECK(node.history() == HistoryId{});
-    CHECK(reason(node.may_follow(primary, node.fresh_until())) == RefusalReason::no_memory);
-    for (const std::uint32_t other : {2U, 3U})
-      CHECK(node.answered(other, kLine, {5, 2}, 1, node.fresh_until()));
-    CHECK(reason(node.may_follow(primary, node.fresh_until())) == RefusalReason::none);
-  }
-}
-
-TEST_CASE("what gave way is not brought back by another who still tells of it") {
-  Membership node(group_of(1), Instant{});
-  const Instant later = node.fresh_until() + kLease;
-  CHECK(reason(node.asked(founder(2, 1, HistoryId{20}), false, node.fresh_until())) == RefusalReason::none);
-  node.stamped_founding({1, 2});
-  node.follow(hello_of(2, NodeRole::primary, {1, 2}, HistoryId{20}));
-  REQUIRE(node.memory());
-  Hello primary = hello_of(3, NodeRole::primary, {5, 3});
-  primary.commit_lsn = Lsn{1};
-  REQUIRE(node.yield_to(primary));
-  CHECK(node.answered(2, HistoryId{20}, {1, 2}, 1, later));
-  CHECK_FALSE(node.memory());
+  CHECK_FALSE(node.asked(founder(2, 1, HistoryId{20}), false, Instant{}));
+  CHECK(node.echo({1, 2}, HistoryId{20}));
+  CHECK_FALSE(node.asked(founder(3, 2, HistoryId{30}), false, Instant{}));
+  CHECK(node.echo({2, 3}, HistoryId{30}));
+  CHECK(node.answered(2, HistoryId{20}, {1, 2}, 1, Instant{}));
+  CHECK(node.memory());
+  CHECK_FALSE(node.echo({2, 3}, HistoryId{30}));
 }
 
 TEST_CASE("a hostile founder does not fill the memory of who promises") {
   Membership node(group_of(1), Instant{});
   for (std::uint32_t i = 1; i <= 3'000; ++i) {
     CHECK_FALSE(node.asked(founder(2, i, HistoryId{i}), false, node.fresh_until()));
-    node.stamped_founding({i, 2});
+    CHECK(node.echo({i, 2}, HistoryId{i}));
   }
   const auto follows = [&](std::uint32_t history) {
     return !node.may_follow(hello_of(2, NodeRole::primary, {3'000, 2}, HistoryId{history}),

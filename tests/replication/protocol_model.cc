@@ -72,7 +72,7 @@ struct Model::Turn {
     return static_cast<Byte>(quorum.answers_needed() - (rules.asks_enough ? 0 : 1));
   }
   [[nodiscard]] unsigned promises_needed(const ModelNode& x) const {
-    if (x.founding != 0 && rules.all_found) return quorum.founders_needed();
+    if (x.founding != 0) return quorum.founders_needed() - (rules.all_found ? 0 : 1);
     return quorum.promises_needed() - (rules.promises_suffice ? 0 : 1);
   }
   [[nodiscard]] unsigned leases_needed() const {
@@ -96,7 +96,7 @@ struct Model::Turn {
   }
   /// It takes part in a founding.
   [[nodiscard]] bool may_begin(const ModelNode& x) const {
-    return x.memory == 0 && x.history == 0 && !fresh(x) && !heard_of_any(x);
+    return x.memory == 0 && x.history == 0 && !heard_of_any(x);
   }
   [[nodiscard]] bool may_found(const ModelNode& x) const {
     return may_begin(x) && s.foundings < model.bounds_.foundings && !candidate(x);
@@ -113,6 +113,7 @@ struct Model::Turn {
   }
   [[nodiscard]] bool may_confirm(Byte i, Byte to) const {
     const ModelNode& x = node(to);
+    if (x.founding != 0 && node(i).asked_founding != x.promised) return false;
     return x.role == ModelRole::confirming && x.promise_life[i] == node(i).life &&
            (x.confirmed & bit(i)) == 0;
   }
@@ -161,8 +162,8 @@ struct Model::Turn {
   [[nodiscard]] bool may_answer(Byte i, Byte to) const {
     const ModelNode& x = node(to);
     const ModelNode& y = node(i);
-    return i != to && x.memory == 0 && !fresh(x) && y.memory != 0 && x.answers[i] != y.history &&
-           !in_bag(ModelKind::answer, i, to);
+    return i != to && x.memory == 0 && y.memory != 0 && x.answers[i] != y.history &&
+           (!fresh(x) || promised_founding(x, s.founded_by[y.history])) && !in_bag(ModelKind::answer, i, to);
   }
   [[nodiscard]] bool may_send(Byte i, Byte to) const {
     const ModelNode& p = node(i);
@@ -241,7 +242,8 @@ struct Model::Turn {
   void rest(ModelNode& x) const {
     x.role = ModelRole::idle;
     x.founding = x.released = x.confirmed = x.lead = x.noop = x.following = x.shadow = 0;
-    if (x.memory == 0) x.history = x.established = x.target = x.target_lead = 0;
+    x.asked_founding = 0;
+    if (x.memory == 0) x.history = x.target = x.target_lead = 0;
     x.promise_life = x.promise_epoch = x.promise_size = {};
     x.peer_life = x.applied = x.echo = {};
     x.reading = x.read_size = x.read_need = x.read_at = x.read_leased = 0;
@@ -264,6 +266,10 @@ struct Model::Turn {
     x.memory = 1;
     x.answers = {};
     x.target = x.target_lead = 0;
+    if (rules.memory_ends_promise) x.asked_founding = 0;
+    for (const ModelNode& other : s.nodes) {
+      if (other.memory != 0 && other.history != x.history) fail("two histories are held at once");
+    }
     if ((s.lost & bit(i)) != 0) ++model.reached_.regained;
     s.lost &= static_cast<Byte>(~bit(i));
   }
@@ -312,7 +318,7 @@ struct Model::Turn {
     if (deposed) rest(y);
     if (!rules.old_epoch_refused) y.following = following;
     y.promised = x.promised;
-    if (x.founding != 0) y.asked_founding = x.promised, y.asked_until = s.now + kLease;
+    if (x.founding != 0) y.asked_founding = x.promised;
     if (x.released != 0) y.lease_epoch = y.lease_until = 0;
     put({ModelKind::promise, i, y.life, to, x.life, x.promised, y.log.last_epoch(), y.log.size, 0});
   }
@@ -322,7 +328,6 @@ struct Model::Turn {
     ++s.repeats;
     rest(y);
     y.promised = y.asked_founding = epoch_of_primary(node(to));
-    y.asked_until = s.now + kLease;
     if (!rules.founding_is_stamped) y.founding_promises[y.promised / 8] |= bit(y.promised % 8);
   }
   /// A stamp of its second round goes there and back.
@@ -330,8 +335,12 @@ struct Model::Turn {
     ModelNode& y = node(i);
     ModelNode& x = node(to);
     x.confirmed |= bit(i);
-    if (y.asked_founding == x.promised && x.founding != 0)
-      y.founding_promises[x.promised / 8] |= bit(x.promised % 8);
+    if (x.founding == 0) return;
+    y.founding_promises[x.promised / 8] |= bit(x.promised % 8);
+    if (!rules.echo_voids_answers) return;
+    for (ModelMessage& message : s.bag) {
+      if (message.kind == ModelKind::answer && message.to == i) message = {};
+    }
   }
 
   void fetch(Byte i, Byte from) const {
@@ -380,12 +389,6 @@ struct Model::Turn {
       lsn = static_cast<Byte>(kth_applied(std::span(applied).first(nodes), quorum.c).value);
     }
     if (lsn <= x.commit || (lsn < x.noop && rules.commit_needs_noop)) return;
-    if (x.established == 0 && rules.founders_hold) {
-      const auto holders =
-          std::count_if(x.applied.begin(), x.applied.end(), [&](Byte size) { return size >= x.noop; });
-      if (static_cast<unsigned>(holders) + 1 < quorum.founders_needed()) return;
-    }
-    x.established = 1;
     for (Byte e = 0; e < lsn; ++e) {
       if (e < s.committed.size) {
         if (!contains(x.log, s.committed, e)) fail("two commit in conflict");
@@ -449,7 +452,6 @@ struct Model::Turn {
       x.lease_epoch = from.epoch;
       x.lease_until = std::max<Byte>(x.lease_until, s.now + kLease);
     }
-    if (message.b != 0) x.established = 1;
     // A message may be late, or end before what this node has of that primary already.
     const EpochLine line = model_line(from.log, from.log.size);
     const bool prefix = rules.fork_by_epoch ? line.prefix(to_epoch(last), Lsn{x.log.size}, Lsn{from.log.size})
@@ -496,9 +498,7 @@ struct Model::Turn {
   void take_answer(const ModelMessage& message) const {
     ModelNode& x = node(message.to);
     x.answers[message.from] = message.epoch;
-    const Byte began_with = s.founded_by[message.epoch];
-    const bool founder =
-        promised_founding(x, began_with) && (x.asked_founding == began_with || x.asked_until == 0);
+    const bool founder = promised_founding(x, s.founded_by[message.epoch]);
     // A founder that hears of enough of a history joins it, and one that promised is bound by the higher.
     if (founder || heard(x, message.epoch) || message.a > x.promised) {
       if (candidate(x)) rest(x);
@@ -586,7 +586,6 @@ struct Model::Turn {
       ModelNode& x = node(i);
       if (x.lease_until <= s.now) x.lease_until = x.lease_epoch = 0;
       if (x.fresh_until <= s.now) x.fresh_until = 0;
-      if (x.asked_until <= s.now) x.asked_until = 0;
     }
   }
 };
@@ -604,7 +603,7 @@ ModelState Model::start() const {
   state.founded_by[1] = epoch;
   for (Byte i = 0; i < bounds_.nodes; ++i) {
     ModelNode& x = state.nodes[i];
-    x.history = x.memory = x.following = x.established = 1;
+    x.history = x.memory = x.following = 1;
     x.promised = epoch;
     x.log.size = 1;
     x.log.entries[0] = {epoch, 1};

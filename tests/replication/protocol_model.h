@@ -36,9 +36,10 @@ struct Rules {
   bool memory_needs_log = true;       ///< ... and has to apply what a primary had then
   bool asks_enough = true;            ///< ... of answers_needed() others, not of one fewer
   bool promises_suffice = true;       ///< promises_needed(), not one fewer
-  bool all_found = true;              ///< founders_needed(), not promises_needed()
-  bool founders_hold = true;          ///< ... and as many hold it before anything is committed in it
+  bool all_found = true;              ///< founders_needed(), not one fewer
   bool founding_is_stamped = true;    ///< a founder that led when it was promised gives no memory
+  bool memory_ends_promise = true;    ///< who has memory by now echoes no founder
+  bool echo_voids_answers = true;     ///< who echoes one forgets the answers that it has not acted on
   bool leases_suffice = true;         ///< leases_needed(), not one fewer
   bool lease_is_timed = true;         ///< the clock is read after the capture, not a tick before
   bool echo_after_capture = true;     ///< without a lease, a read waits for echoes of a later stamp
@@ -85,7 +86,6 @@ struct ModelNode {
   Byte history = 0;   ///< 0: none
   Byte promised = 0;  ///< an epoch
   Byte memory = 0;
-  Byte established = 0;  ///< it knows that founders_needed() hold its history
   ModelRole role = ModelRole::idle;
   Byte commit = 0;
   ModelLog log;
@@ -95,8 +95,9 @@ struct ModelNode {
   // without memory
   std::array<Byte, kNodesMax> answers{};  ///< a history by node
   Byte target = 0, target_lead = 0;
-  Byte asked_founding = 0, asked_until = 0;  ///< the last founding that it promised: its epoch
-  std::array<Byte, 5> founding_promises{};   ///< a bit an epoch: those that were stamped, in this life
+  Byte asked_founding =
+      0;  ///< the epoch of the founder that it promised last, if it did not do anything else since
+  std::array<Byte, 5> founding_promises{};  ///< a bit an epoch: those that were stamped, in this life
   // candidate
   Byte founding = 0;   ///< the history that it would begin
   Byte released = 0;   ///< the epoch whose leases its last primary ended

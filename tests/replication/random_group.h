@@ -20,16 +20,16 @@ namespace tidelock::test {
 /// What is not heeded, to see that it is found out.
 enum class Unheeded : std::uint8_t {
   nothing,
-  no_memory,      ///< a refusal for want of memory is taken for a promise
-  lease,          ///< a refusal for a lease likewise
-  old_primary,    ///< a primary below the promise is followed
-  confirmation,   ///< promises count without the third round
-  one_promise,    ///< one too few is enough
-  donor,          ///< nobody's log is fetched
-  founders_hold,  ///< a founder commits before enough hold its history
-  later_hold,     ///< who leads a history after its founder does
-  stamp,          ///< a founder's hello gives memory although no stamp followed, however late it comes
-  follow_lease,   ///< the primary of another epoch is followed in spite of a lease
+  no_memory,     ///< a refusal for want of memory is taken for a promise
+  lease,         ///< a refusal for a lease likewise
+  old_primary,   ///< a primary below the promise is followed
+  confirmation,  ///< promises count without the third round
+  one_promise,   ///< one too few is enough
+  donor,         ///< nobody's log is fetched
+  all_found,     ///< a founder leads with as many promises as any candidate
+  founder_echo,  ///< who has memory by now echoes a founder all the same
+  stamp,         ///< a founder's hello gives memory although no stamp followed, however late it comes
+  follow_lease,  ///< the primary of another epoch is followed in spite of a lease
 };
 
 struct GroupEntry {
@@ -45,8 +45,7 @@ struct GroupNode {
   std::optional<Candidacy> candidacy;
   std::map<std::uint32_t, std::uint64_t> promised_life;
   bool primary = false;
-  bool founder = false;  ///< of what it leads
-  Epoch epoch{};         ///< that it leads
+  Epoch epoch{};  ///< that it leads
   std::size_t noop = 0, commit = 0;
   std::map<std::uint32_t, std::uint64_t> link_life;  ///< of who follows it
   std::map<std::uint32_t, std::size_t> applied;
@@ -68,7 +67,6 @@ struct GroupMessage {
   std::uint64_t from_life = 0, to_life = 0;
   Epoch epoch{};
   std::vector<GroupEntry> log;  ///< of a batch: all of the primary's
-  bool established = false;
   std::size_t applied = 0;
   Instant stamp{};
 };
@@ -83,7 +81,11 @@ class RandomGroup {
 
   /// Returns what broke, or nothing.
   std::string run(int steps) {
-    for (int i = 0; i < steps && fault_.empty(); ++i) step();
+    for (int i = 0; i < steps && fault_.empty(); ++i) {
+      step();
+      check_one_history();
+    }
+    check_one_history();
     return fault_;
   }
 
@@ -135,6 +137,9 @@ class RandomGroup {
   std::uint32_t index(const GroupNode& node) const {
     return static_cast<std::uint32_t>(&node - nodes_.data());
   }
+  static HistoryId stands_for(const GroupNode& node) {
+    return node.member->founding() != HistoryId{} ? node.member->founding() : node.member->history();
+  }
   Hello hello(const GroupNode& node, NodeRole role) const {
     Hello hello =
         hello_of(index(node), role, role == NodeRole::primary ? node.epoch : node.member->promised(),
@@ -143,8 +148,16 @@ class RandomGroup {
     hello.flags.memory = node.member->memory();
     hello.last_epoch = node.end().epoch;
     hello.last_lsn = node.end().lsn;
-    hello.commit_lsn = Lsn{node.member->holders_needed() == 0 ? 1U : 0U};
     return hello;
+  }
+  /// None begins beside one that anybody holds.
+  void check_one_history() {
+    HistoryId held{};
+    for (std::uint32_t i = 1; i <= count_; ++i) {
+      if (!nodes_[i].member->memory()) continue;
+      if (held != HistoryId{} && nodes_[i].member->history() != held) fail("two histories are held at once");
+      held = nodes_[i].member->history();
+    }
   }
   void fail(const std::string& what) {
     if (fault_.empty()) fault_ = what;
@@ -247,11 +260,11 @@ class RandomGroup {
     if (!calm && random_.below(12) != 0) return;
     const std::uint32_t heard = node.heard;
     const bool founds = node.member->history() == HistoryId{};
-    const auto refusal = founds ? node.member->found(HistoryId{++histories_}, heard, now_)
-                                : node.member->stand(heard, false, now_);
+    const auto refusal =
+        founds ? node.member->found(HistoryId{++histories_}, heard) : node.member->stand(heard, false, now_);
     if (refusal) return;
     rest(node);
-    node.candidacy.emplace(quorum(), founds);
+    node.candidacy.emplace(quorum(), founds && unheeded_ != Unheeded::all_found);
   }
   [[nodiscard]] Quorum quorum() const {
     // A group of the same nodes in which one more had to apply asks one promise less.
@@ -288,7 +301,7 @@ class RandomGroup {
     from.promised_life[index(to)] = to.life;
     if (unheeded_ != Unheeded::confirmation) return;
     for (const auto& [each, life] : from.promised_life) {
-      nodes_[each].member->stamped_founding(ours.epoch);
+      (void)nodes_[each].member->echo(ours.epoch, ours.history);
       from.candidacy->confirmed(each, from.candidacy->round());
     }
   }
@@ -298,8 +311,10 @@ class RandomGroup {
     const auto promised = node.promised_life.find(index(other));
     if (promised == node.promised_life.end()) return;
     if (promised->second == other.life) {
-      other.member->stamped_founding(node.member->promised());
-      return node.candidacy->confirmed(index(other), node.candidacy->round());
+      const bool taken = unheeded_ == Unheeded::no_memory || unheeded_ == Unheeded::lease ||
+                         (unheeded_ == Unheeded::founder_echo && other.member->memory());
+      if (other.member->echo(node.member->promised(), stands_for(node)) || taken)
+        return node.candidacy->confirmed(index(other), node.candidacy->round());
     }
     if (unheeded_ == Unheeded::confirmation) return;
     node.candidacy->lost(index(other));
@@ -309,7 +324,8 @@ class RandomGroup {
   void again(GroupNode& node) {
     if (!node.founder_said || node.member->asked(*node.founder_said, node.primary, now_)) return;
     rest(node);
-    if (unheeded_ == Unheeded::stamp) node.member->stamped_founding(node.founder_said->epoch);
+    if (unheeded_ == Unheeded::stamp)
+      (void)node.member->echo(node.founder_said->epoch, node.founder_said->history);
   }
 
   void lead(GroupNode& node) {
@@ -324,9 +340,7 @@ class RandomGroup {
       return;
     }
     rest(node);
-    node.founder = node.member->founding() != HistoryId{};
-    node.member->lead(node.member->promised(),
-                      node.founder ? node.member->founding() : node.member->history());
+    node.member->lead(node.member->promised(), stands_for(node));
     node.primary = true;
     node.had_memory = true;
     node.epoch = node.member->promised();
@@ -350,11 +364,6 @@ class RandomGroup {
   }
 
   void commit(GroupNode& node) {
-    const bool heeds =
-        unheeded_ != Unheeded::founders_hold && (unheeded_ != Unheeded::later_hold || node.founder);
-    const auto holders = std::count_if(node.applied.begin(), node.applied.end(),
-                                       [&](const auto& each) { return each.second > node.noop; });
-    if (heeds && static_cast<std::uint32_t>(holders) + 1 < node.member->holders_needed()) return;
     std::vector<AppliedLsn> applied;
     for (const auto& [other, lsn] : node.applied) applied.push_back({other, Lsn{lsn}});
     const std::size_t to = c_ == 0 ? node.log.size() : kth_applied(applied, c_).value;
@@ -368,7 +377,6 @@ class RandomGroup {
       ++commits;
     }
     node.commit = to;
-    node.member->establish();
   }
 
   void follow(GroupNode& node, GroupNode& primary) {
@@ -420,7 +428,6 @@ class RandomGroup {
     message.to_life = node.link_life.at(to);
     message.epoch = node.epoch;
     message.log = node.log;
-    message.established = node.member->holders_needed() == 0;
     message.stamp = node.commit > node.noop ? now_ : Instant{};
     messages_.push_back(std::move(message));
   }
@@ -447,7 +454,6 @@ class RandomGroup {
     node.member->applied(Lsn{node.log.size()});
     if (!had && node.member->memory()) ++regained;
     if (node.member->memory()) node.had_memory = true;
-    if (message.established) node.member->establish();
     if (message.stamp != Instant{}) node.member->stamped(now_);
     GroupMessage ack;
     ack.ack = true;

@@ -42,7 +42,12 @@ std::uint64_t Leases::reached() const {
   return found;
 }
 
-bool Leases::held() {
+bool Leases::stamped_lately() const {
+  return !ended_ && last_stamp_ != 0 &&
+         clock_.now() - Instant{static_cast<std::int64_t>(last_stamp_)} < lease_;
+}
+
+bool Leases::held() const {
   // Where nobody can lead without this node's promise, or commit without it, no other's word is needed.
   if (quorum_.leases_needed() == 0) return !ended_;
   return !ended_ && clock_.now() < held_until_;

@@ -35,13 +35,15 @@ class Leases {
   /// without c others that were heard: leases of a primary that cannot commit would only keep another from
   /// leading.
   [[nodiscard]] std::uint64_t stamp(bool serves);
+  /// It has stamped within the last `lease`: whoever got that is bound by it still.
+  [[nodiscard]] bool stamped_lately() const;
   /// A frame of a node that follows this epoch came, with this echo, 0 for none. A node that has gone keeps
   /// what it granted: started anew, it waits for as long.
   /// False: that was never stamped. The link is closed then, and nothing counts.
   [[nodiscard]] bool heard(std::uint32_t node, std::uint64_t echo);
 
   /// To be called after the capture: what was captured was the newest then, once it is committed.
-  [[nodiscard]] bool held();
+  [[nodiscard]] bool held() const;
   /// To be called after the capture, too, if there is no lease: what confirmed() is asked with, whenever an
   /// echo has come.
   [[nodiscard]] std::uint64_t mark() const { return last_stamp_; }

@@ -32,6 +32,9 @@ Result<std::unique_ptr<Member>> Member::create(Reactor& reactor, Clock& clock, c
   primary.link_timeout = options.link_timeout;
   primary.c = options.group.c;
   primary.snapshots = table.source;
+  primary.lease_clock = &clock;
+  primary.lease = options.group.lease;
+  primary.others = options.group.quorum().n;
   TL_TRY(member->primary_, Primary::create(reactor, primary, *member->log_));
 
   ReplicaOptions replica;
@@ -233,8 +236,8 @@ Verdict Member::judge_candidate(const Hello& theirs) {
     return Refusal{RefusalReason::role, static_cast<std::uint64_t>(NodeRole::replica),
                    static_cast<std::uint64_t>(NodeRole::candidate)};
   }
-  // No leases are stamped yet, so a primary never stands in the way of a candidate.
-  if (const auto refusal = membership_.asked(theirs, false, clock_.now())) return *refusal;
+  if (const auto refusal = membership_.asked(theirs, primary_->stamped_lately(), clock_.now()))
+    return *refusal;
   if (theirs.flags.promise) {
     const std::string why =
         "it has promised epoch " + text_of(theirs.epoch) + " to node " + std::to_string(theirs.node);

@@ -14,6 +14,7 @@
 #include <tidelock/base/ids.h>
 #include <tidelock/base/result.h>
 #include <tidelock/base/time.h>
+#include <tidelock/reactor/clock.h>
 #include <tidelock/reactor/fiber.h>
 #include <tidelock/reactor/poll_source.h>
 #include <tidelock/reactor/reactor.h>
@@ -59,6 +60,11 @@ struct PrimaryOptions {
   /// primary. null: it sends no snapshots.
   const SnapshotSource* snapshots = nullptr;
   const AckPolicy* policy = nullptr;  ///< null: production's
+  /// Of a group: for how long whoever follows grants a lease, by a clock that goes on while the machine
+  /// sleeps (CLOCK_BOOTTIME) and outlives the primary; and how many other nodes there are. Null: none.
+  Clock* lease_clock = nullptr;
+  Duration lease{};
+  std::uint32_t others = 0;
 };
 
 /// Waits for an LSN without a fiber. Intrusive; embedded in a pooled completion slot.
@@ -123,6 +129,16 @@ class Primary final : public PollSource {
   void depose(const std::string& reason);
   /// True outside of groups.
   [[nodiscard]] bool leads() const;
+
+  /// A read that has captured what it answers may answer it as soon as that is committed: no other node has
+  /// led since before the capture. To be called after that: reads the lease clock.
+  [[nodiscard]] bool lease_held() const;
+  /// The same if it is not held: waits for enough echoes of what is stamped after the call. Suspends: yes
+  /// (fiber)
+  /// Errors:   not_primary: it does not lead, or no longer; closed; deadline_exceeded, cancelled
+  Status wait_lease(Instant deadline);
+  /// Others may be bound by a lease of this epoch still.
+  [[nodiscard]] bool stamped_lately() const;
 
   /// Appends one entry of at most kEntryBytesMax encoded, if there is room and it is this caller's turn
   /// (those in wait_for_room() are not overtaken). `bytes_after` above 0: the entry begins or continues a

@@ -31,6 +31,7 @@ void Primary::State::flush() {
   const bool served = serves();
   commit_in_group();
   if (!served && serves()) wake_reached();
+  if (lease_waiters.head() != nullptr) wake_leases();
   set_gauge(stats.commit_lsn, commit_lsn().value);
   sender.flush();
 }

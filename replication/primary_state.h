@@ -1,5 +1,5 @@
 /// The inside of a Primary, shared by primary.cc (set-up, who is there), primary_datapath.cc (poll and
-/// flush), primary_append.cc (room and fragments) and primary_waiters.cc.
+/// flush), primary_append.cc (room and fragments), primary_lease.cc and primary_waiters.cc.
 /// Thread:   owner core
 #pragma once
 
@@ -17,6 +17,7 @@
 #include <tidelock/base/check.h>
 #include <tidelock/base/counter.h>
 #include <tidelock/replication/errc.h>
+#include <tidelock/replication/lease.h>
 #include <tidelock/replication/primary.h>
 #include <tidelock/replication/quorum.h>
 #include <tidelock/replication/sender.h>
@@ -50,6 +51,15 @@ struct Primary::State final : Sender::Owner {
     WaitQueue queue;
     RoomWaiter* next = nullptr;
     RoomWaiter* previous = nullptr;
+  };
+
+  /// A wait_lease(), on its fiber's stack. `lsn`: the mark, above which a stamp has to be.
+  struct LeaseWaiter {
+    Lsn lsn{};
+    WaitQueue queue;
+    std::optional<Status> outcome;
+    LeaseWaiter* next = nullptr;
+    LeaseWaiter* previous = nullptr;
   };
 
   struct OwnedTimer : Timer {
@@ -103,6 +113,15 @@ struct Primary::State final : Sender::Owner {
   void peers_changed() override;
   void link_lost(std::uint32_t node, const std::string& reason) override;
   void ticked() override { make_room_for_next(); }
+
+  // primary_lease.cc
+  [[nodiscard]] bool lease_held() const;
+  [[nodiscard]] std::uint64_t stamp() override;
+  bool heard(std::uint32_t node, std::uint64_t echo, bool whole) override;
+  Status wait_lease(Instant deadline);
+  void wake_leases();
+  void end_leases();
+  void answer_lease(LeaseWaiter& waiter, Status status);
 
   // primary_datapath.cc
   std::uint32_t poll(std::uint32_t budget);
@@ -175,6 +194,9 @@ struct Primary::State final : Sender::Owner {
   PrimaryStats stats;
   Sender sender;
   std::function<void(std::uint32_t, const std::string&)> on_link_lost;
+  std::optional<Leases> leases;  ///< the term's
+  LsnList<LeaseWaiter> lease_waiters;
+  std::uint64_t stamped = 0;                  ///< what its frames are stamped with
   Lsn first{};                                ///< of that: its no-op
   std::uint32_t c;                            ///< 0 if none is set
   std::uint32_t replicas_needed;              ///< by who does not say

@@ -41,12 +41,16 @@ Status Primary::State::lead(const Term& term) {
   entry.epoch = term.epoch;
   append(entry);
   leads = true;
+  stamped = 0;
+  if (options.lease_clock != nullptr)
+    leases.emplace(Quorum{options.others, c}, options.lease, options.link_timeout, *options.lease_clock);
   return {};
 }
 
 void Primary::State::depose(const std::string& reason) {
   if (group == nullptr || !leads) return;
   leads = false;  // before anybody hears of it: they may come back
+  end_leases();
   admitted_bytes = 0;
   sender.dismiss_all(reason);
   fail_waiters();

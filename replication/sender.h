@@ -90,6 +90,15 @@ class Sender {
     virtual void link_lost(std::uint32_t node, const std::string& reason) = 0;
     /// Half of a heartbeat has passed, and silent peers are gone. No peers are walked.
     virtual void ticked() = 0;
+    /// For a control frame that leaves now. 0: none.
+    [[nodiscard]] virtual std::uint64_t stamp() { return 0; }
+    /// A node has said something, and echoed that stamp, 0 for none. `whole`: an acknowledgement of its
+    /// counts. Must not suspend, attach or close. False: it was never stamped so; the link is closed.
+    virtual bool heard(std::uint32_t node, std::uint64_t echo, bool whole) {
+      static_cast<void>(node);
+      static_cast<void>(whole);
+      return echo == 0;
+    }
   };
 
   /// One that is sent to: a cursor in the log.
@@ -106,9 +115,11 @@ class Sender {
     Lsn received{};
     Lsn applied{};
     Lsn commit_sent{};
+    bool asked = false;              ///< a control frame is to leave with the next flush
     bool counts_sent = false;        ///< what it was told last of whether it counts
     std::uint64_t wakeups_seen = 0;  ///< of the link's, counted in the statistics already
     Instant sent_at{};
+    Instant told_at{};       ///< of those, a control frame
     Instant progress_at{};   ///< when it last took something, or had nothing to take
     Instant said_at{};       ///< its newest word
     Duration pause{};        ///< between two words, the longest of late: its own heartbeat, if idle
@@ -219,6 +230,10 @@ class Sender {
   /// It took something within two heartbeats, or had nothing to take, and said something: within two of its
   /// own if they are longer.
   [[nodiscard]] bool keeps_up(const Peer& peer) const;
+  /// A control frame leaves on every link with the next flush.
+  void tell_all() {
+    for (Peer& peer : peers_) peer.asked = true;
+  }
   /// Says goodbye on all links and closes them.
   void dismiss_all(const std::string& reason);
   /// Without links the log has room for everything, once none reads it any more.

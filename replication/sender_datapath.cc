@@ -16,6 +16,7 @@ namespace {
 
 /// One flush gives a link no more than that; a longer backlog goes on in the next turn.
 constexpr std::uint32_t kFlushBytesMax = 4 * Sender::kBatchBytesTarget;
+constexpr const char* kFalseEcho = "the replica echoes a stamp that it was not sent";
 
 }  // namespace
 
@@ -80,8 +81,12 @@ void Sender::accept_ack(Peer& peer, const ControlFrame& frame) {
   if (const Status said = check_sender(frame, NodeRole::replica); !said) {
     return peer.link->close(said.error().message());
   }
-  if (frame.echo() != 0) return peer.link->close("the replica echoes a stamp that it was not sent");
+  // A busy one soon brings down what an idle one's heartbeat has made of it.
+  const Duration pause = reactor_.now() - peer.said_at;
+  peer.pause = std::max(pause, peer.pause - Duration{(peer.pause - pause).ns / 8});
+  peer.said_at = reactor_.now();
   if (options_.whole_is_said && !frame.whole) {  // what it has may be of another line
+    if (!owner_.heard(peer.node(), frame.echo(), false)) return peer.link->close(kFalseEcho);
     if (frame.closing) peer.link->close("the replica said goodbye");
     return;
   }
@@ -93,11 +98,8 @@ void Sender::accept_ack(Peer& peer, const ControlFrame& frame) {
   peer.applied = std::max(peer.applied, frame.applied_lsn);
   acknowledged_ = true;
   if (!std::exchange(peer.whole, true)) owner_.peers_changed();
-  // A busy one soon brings down what an idle one's heartbeat has made of it.
-  const Duration pause = reactor_.now() - peer.said_at;
-  peer.pause = std::max(pause, peer.pause - Duration{(peer.pause - pause).ns / 8});
-  peer.said_at = reactor_.now();
   accept_whole(peer);
+  if (!owner_.heard(peer.node(), frame.echo(), peer.counts())) return peer.link->close(kFalseEcho);
   if (frame.closing) peer.link->close("the replica said goodbye");
 }
 
@@ -151,11 +153,13 @@ void Sender::flush() {
   for (Peer& peer : peers_) {
     if (peer.link->state() == LinkState::closed) continue;
     publish(peer);
-    const bool heartbeat_due = now - peer.sent_at >= Duration{options_.heartbeat.ns / 2};
+    // In a group only control frames renew its leases, so one leaves even if batches do all the time.
+    const Instant since = options_.whole_is_said ? peer.told_at : peer.sent_at;
+    const bool heartbeat_due = now - since >= Duration{options_.heartbeat.ns / 2};
     // A commit LSN beyond what the peer has leaves with the batch that it is still to get.
     const bool news =
         peer.commit_sent < std::min(owner_.commit_lsn(), peer.sent) || peer.counts_sent != peer.counts();
-    if (news || heartbeat_due) send_control(peer, false);
+    if (news || heartbeat_due || peer.asked) send_control(peer, false);
     peer.link->flush();
     follow(stats_.peer_wakeups, peer.link->counters().peer_wakeups, peer.wakeups_seen);
   }
@@ -245,11 +249,13 @@ void Sender::send_control(Peer& peer, bool closing) {
   frame.closing = closing;
   frame.whole = peer.counts();
   frame.commit_lsn = owner_.commit_lsn();
+  if (!closing) frame.set_stamp(owner_.stamp());
   const Status sent = peer.link->send_control(frame);
   if (!sent) return close_unless_passing(*peer.link, sent.error());
   peer.commit_sent = frame.commit_lsn;
   peer.counts_sent = frame.whole;
-  peer.sent_at = reactor_.now();
+  peer.asked = false;
+  peer.sent_at = peer.told_at = reactor_.now();
 }
 
 }  // namespace tidelock

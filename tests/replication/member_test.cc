@@ -106,6 +106,8 @@ struct MemberRig {
   void pass(Duration span) {
     for (const auto& each : nodes) each->side.clock.advance(span);
   }
+  /// Whoever leads has heard nobody for long enough, and no lease of it runs any more. No link has noticed.
+  void leases_end() { pass(seconds(6)); }
   void heartbeat() {
     pass(milliseconds(60));
     turns(3);
@@ -203,6 +205,31 @@ struct TwoMembers : MemberRig {
   }
 };
 
+/// Three, c = 1: node 1 leads, and node 2 alone follows it, by `wire`.
+struct LeaseMembers : MemberRig {
+  LeaseMembers() : MemberRig(3, 1) {
+    found(1);
+    REQUIRE(follow(3, 1));
+    REQUIRE(follow(2, 1));
+    heartbeat();
+    heartbeat();
+    member(3).step_down("it is not needed any more");
+    heartbeat();
+  }
+  Hello stands() {
+    Hello hello = candidate(2, false);
+    hello.epoch = {9, 2};
+    return hello;
+  }
+  void silent_for(Duration span) {
+    wire->hold_controls = true;
+    for (Duration at{}; at < span; at = at + milliseconds(100)) {
+      pass(milliseconds(100));
+      turns(1);
+    }
+  }
+};
+
 }  // namespace
 
 TEST_CASE("replication/member: all promise a new history, and it commits by as many as any other") {
@@ -255,6 +282,7 @@ TEST_CASE("replication/member: what an earlier epoch left commits with the new o
   rig.heartbeat();
   CHECK(rig.committed(1) == Lsn{1});
   // Node 2 has it, and leads next.
+  rig.leases_end();
   REQUIRE_FALSE(rig.member(2).stand(1, false));
   rig.promise(2, 1, false);
   CHECK(rig.member(1).role() == MemberRole::none);
@@ -298,9 +326,8 @@ TEST_CASE(
   REQUIRE(core.spawn_detached("written",
                               [&] { written = primary.wait(lsn, AckLevel::applied, Instant::never()); }));
   const Epoch epoch = primary.epoch();
-  REQUIRE(core.spawn_detached("reader", [&] {
-    reader = rig.member(1).log().wait_committed(epoch, lsn, rig.node(1).side.clock.now() + seconds(1));
-  }));
+  REQUIRE(core.spawn_detached(
+      "reader", [&] { reader = rig.member(1).log().wait_committed(epoch, lsn, Instant::never()); }));
   const std::string value(500'000, 'v');
   REQUIRE(core.spawn_detached("large", [&] {
     const auto put = primary.append_fragments(as_bytes("l"), as_bytes(value), Instant::never());
@@ -332,6 +359,7 @@ TEST_CASE(
 
   // It leads again: what was half in is cut, nobody is left over.
   CHECK(rig.member(1).log().last_lsn() == lsn);
+  rig.leases_end();
   REQUIRE_FALSE(rig.member(1).stand(1, false));
   rig.promise(1, 2, false);
   REQUIRE(rig.lead(1, 1));
@@ -395,6 +423,7 @@ TEST_CASE("replication/member: entries that only a deposed primary has are repla
   Status reader;
   bool answered = false;
   rig.member(2).step_down("it will stand");
+  rig.leases_end();
   REQUIRE_FALSE(rig.member(2).stand(1, false));
   rig.promise(2, 1, false);
   REQUIRE(rig.node(1).side.reactor->spawn_detached("reader", [&] {
@@ -497,6 +526,7 @@ TEST_CASE("replication/member: who has memory by now echoes no founder") {
 TEST_CASE("replication/member: it leads the epoch that it stood for, once, and no other") {
   TwoMembers rig;
   rig.member(2).step_down("it will stand");
+  rig.leases_end();
   REQUIRE_FALSE(rig.member(2).stand(0, false));
   const Epoch own = rig.member(2).lineage().epoch;
   CHECK(rig.member(2).lead({own.counter + 1, 2}, 1).error() == ReplicationErrc::old_epoch);
@@ -507,6 +537,7 @@ TEST_CASE("replication/member: it leads the epoch that it stood for, once, and n
   REQUIRE_FALSE(rig.dial(1, 2, other));
   CHECK(rig.member(2).lead(own, 1).error() == ReplicationErrc::old_epoch);
   CHECK(rig.member(2).role() == MemberRole::none);
+  rig.leases_end();
   REQUIRE_FALSE(rig.member(2).stand(0, false));
   const Epoch next = rig.member(2).lineage().epoch;
   REQUIRE(rig.member(2).lead(next, 1));
@@ -529,6 +560,7 @@ TEST_CASE("replication/member: a hello that is no longer so is not followed up")
   const auto link = std::exchange(rig.near, nullptr);
   const Hello answer = rig.answer;
   // Another primary brings it an entry that the one of that answer does not have at that LSN.
+  rig.leases_end();
   REQUIRE_FALSE(rig.member(2).stand(0, false));
   REQUIRE(rig.lead(2, 1));
   rig.member(2).step_down("a moment only");
@@ -646,6 +678,7 @@ TEST_CASE("replication/member: its watcher hears of promises, of those in vain, 
   rig.member(2).step_down("it will stand");
   rig.turns(3);
   CHECK(rig.node(1).lost == std::vector<std::uint32_t>{2});
+  rig.leases_end();
   REQUIRE_FALSE(rig.member(2).stand(0, false));
   const Epoch epoch = rig.member(2).lineage().epoch;
   REQUIRE_FALSE(rig.dial(2, 1, rig.candidate(2, false)));
@@ -690,4 +723,120 @@ TEST_CASE("replication/member: a spoiled table with an empty log needs no snapsh
   CHECK_FALSE(rig.member(2).log().spoiled());
   CHECK(rig.node(2).table.map.empty());
   CHECK(rig.committed(1) == Lsn{1});
+}
+
+TEST_CASE(
+    "replication/member: a primary that is heard holds leases, and those who granted them stand by it") {
+  LeaseMembers rig;
+  rig.heartbeat();
+  rig.heartbeat();
+  Primary& primary = rig.member(1).primary();
+  CHECK(primary.lease_held());
+  const auto by_itself = rig.member(2).stand(0, false);
+  REQUIRE(by_itself);
+  CHECK(by_itself->reason == RefusalReason::lease);
+  const auto by_primary = rig.dial(2, 1, rig.stands());
+  REQUIRE(by_primary);
+  CHECK(by_primary->reason == RefusalReason::lease);
+  CHECK(rig.member(1).role() == MemberRole::leading);
+
+  // Batches in every turn do not keep control frames from renewing them.
+  for (int i = 0; i < 200; ++i) {
+    rig.put(1, "a", std::to_string(i));
+    rig.pass(milliseconds(20));
+    rig.turns(1);
+  }
+  CHECK(primary.lease_held());
+  // Nothing is heard any more: no lease, and once the last one ends it asks for none and is in nobody's way.
+  rig.silent_for(milliseconds(2500));
+  CHECK_FALSE(primary.lease_held());
+  CHECK(rig.member(1).role() == MemberRole::leading);
+  rig.leases_end();
+  REQUIRE_FALSE(rig.member(2).stand(0, false));
+  CHECK_FALSE(rig.dial(2, 1, rig.stands()));
+}
+
+TEST_CASE("replication/member: only whole nodes count for a lease, and no echo that was not stamped") {
+  LeaseMembers rig;
+  rig.heartbeat();
+  rig.heartbeat();
+  Primary& primary = rig.member(1).primary();
+  CHECK(primary.lease_held());
+  SUBCASE("not whole") {
+    rig.wire->tamper_ack = [](ControlFrame& frame) { frame.whole = false; };
+    for (int i = 0; i < 50; ++i) rig.heartbeat();
+    CHECK(primary.nodes() == 1);  // it has been
+    CHECK_FALSE(primary.lease_held());
+  }
+  SUBCASE("not stamped") {
+    bool whole = true;
+    SUBCASE("whole") {}
+    SUBCASE("not whole") { whole = false; }
+    rig.wire->tamper_ack = [whole](ControlFrame& frame) {
+      frame.set_echo(~0ULL >> 1);
+      frame.whole = whole;
+    };
+    rig.heartbeat();
+    CHECK(rig.wire->closed_by_primary == "the replica echoes a stamp that it was not sent");
+  }
+}
+
+TEST_CASE(
+    "replication/member: who waits for a lease waits for stamps of afterwards, or for the end of the term") {
+  LeaseMembers rig;
+  rig.heartbeat();
+  rig.silent_for(milliseconds(2500));
+  Primary& primary = rig.member(1).primary();
+  Reactor& core = *rig.node(1).side.reactor;
+  REQUIRE_FALSE(primary.lease_held());
+  std::optional<Status> lease, late;
+  const Instant soon = rig.node(1).side.clock.now() + milliseconds(300);
+  REQUIRE(core.spawn_detached("late", [&] { late = primary.wait_lease(soon); }));
+  REQUIRE(core.spawn_detached("lease", [&] { lease = primary.wait_lease(Instant::never()); }));
+  rig.turns(2);
+  CHECK_FALSE(lease);
+  // An echo of what was stamped before.
+  rig.wire->hold_controls = false;
+  rig.wire->tamper_ack = [](ControlFrame& frame) { frame.set_echo(1); };
+  for (int i = 0; i < 8; ++i) rig.heartbeat();
+  CHECK_FALSE(lease);
+  REQUIRE(late);
+  CHECK(late->error() == ReactorErrc::deadline_exceeded);
+  rig.wire->tamper_ack = {};
+  SUBCASE("it comes") {
+    rig.heartbeat();
+    rig.heartbeat();
+    REQUIRE(lease);
+    CHECK(*lease);
+    CHECK(primary.lease_held());
+    std::optional<Status> at_once;
+    REQUIRE(core.spawn_detached("at once", [&] { at_once = primary.wait_lease(Instant::never()); }));
+    core.turn();
+    REQUIRE(at_once);
+    CHECK(*at_once);
+  }
+  SUBCASE("the term ends") {
+    rig.member(1).step_down("the test deposes it");
+    rig.turns(2);
+    REQUIRE(lease);
+    CHECK(lease->error() == ReplicationErrc::not_primary);
+    CHECK_FALSE(primary.lease_held());
+    CHECK_FALSE(primary.stamped_lately());
+  }
+}
+
+TEST_CASE("replication/member: a node that does not count yet is heard all the same") {
+  TwoMembers rig;
+  rig.wire->tamper_ack = [](ControlFrame& frame) { frame.whole = false; };
+  const auto wire = rig.wire;
+  rig.heartbeat();
+  Hello again = rig.member(2).hello();
+  CHECK(rig.dial(2, 1, again)->ours > 0);
+  for (int i = 0; i < 8; ++i) rig.heartbeat();
+  // Expect: it has spoken since its number was asked for, so that is taken.
+  const auto refused = rig.dial(2, 1, again);
+  REQUIRE(refused);
+  CHECK(refused->reason == RefusalReason::busy);
+  CHECK(refused->ours == 0);
+  CHECK_FALSE(wire->primary_closed);
 }

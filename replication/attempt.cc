@@ -83,6 +83,10 @@ void Attempt::gone(std::uint32_t node, Instant now) {
   advance(now);
 }
 
+void Attempt::fetching(Instant now) {
+  if (phase_ == AttemptPhase::fetching) deadline_ = std::max(deadline_, now + options_.round);
+}
+
 void Attempt::fetched(LogEnd own, Instant now) {
   own_ = own;
   if (phase_ != AttemptPhase::fetching) return;
@@ -92,7 +96,9 @@ void Attempt::fetched(LogEnd own, Instant now) {
 
 bool Attempt::overtaken(Instant now) {
   const bool found_one = founding() && (member_.history() != HistoryId{} || member_.heard() != HistoryId{});
-  if (member_.following() || found_one || (!founding() && !member_.memory())) {
+  // Who follows may ask beside whether it would get promises; what it follows ends when it takes an epoch.
+  const bool joined = member_.following() && member_.promised() != followed_;
+  if (joined || found_one || (!founding() && !member_.memory())) {
     phase_ = AttemptPhase::over;
     return true;
   }
@@ -120,6 +126,7 @@ void Attempt::begin(Instant now) {
   candidacy_.emplace(member_.options().quorum(), founding());
   done_.clear();
   donor_.reset();
+  followed_ = member_.following() ? member_.promised() : Epoch{};
   deadline_ = now + options_.round;
   history_ = founding() ? HistoryId{random_.next() | 1} : member_.history();
   const std::uint32_t most = std::max(member_.promised().counter, heard_);

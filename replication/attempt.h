@@ -28,7 +28,7 @@ enum class AttemptPhase : std::uint8_t {
   confirming,  ///< has enough of them, stamps their links
   fetching,    ///< enough have echoed; one of them has what this node lacks
   ready,       ///< the owner is to take the no-op into its log and call led() in this turn
-  over,        ///< it leads, follows somebody, or there is a history that it is to join
+  over,        ///< it leads, follows somebody new, or there is a history that it is to join
 };
 
 /// What a node is to be asked.
@@ -71,6 +71,8 @@ class Attempt {
   void echoed(std::uint32_t node, std::uint64_t round, Instant now);
   /// Its link is gone, or it was not to be reached. Whatever it had promised may be forgotten.
   void gone(std::uint32_t node, Instant now);
+  /// Some of the donor's log has arrived: the round takes as long as that goes on.
+  void fetching(Instant now);
   /// The donor's log is this node's now.
   void fetched(LogEnd own, Instant now);
   /// Also after whatever may have changed the member: it promised another, follows, or heard of a history.
@@ -98,6 +100,7 @@ class Attempt {
   std::uint32_t heard_ = 0;
   Epoch epoch_{};
   HistoryId history_{};
+  Epoch followed_{};          ///< whom it followed already when it began
   std::uint64_t rounds_ = 0;  ///< of earlier attempts
   std::optional<Candidacy> candidacy_;
   std::optional<std::uint32_t> donor_;

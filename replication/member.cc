@@ -48,6 +48,11 @@ Result<std::unique_ptr<Member>> Member::create(Reactor& reactor, Clock& clock, c
   TL_TRY(member->replica_, Replica::create(reactor, table.applier, replica));
   Member* const its = member.get();
   member->replica_->on_link_lost([its](const std::string& reason) {
+    if (std::exchange(its->fetching_, false)) {
+      its->fetched_ = false;
+      if (its->watcher_ != nullptr) its->watcher_->fetch_failed(reason);
+      return;
+    }
     its->membership_.unfollow();
     its->become(MemberRole::none, reason);
   });
@@ -78,6 +83,7 @@ void Member::become(MemberRole role, const std::string& why) {
 
 void Member::step_down(const std::string& why) {
   primary_->depose(why);
+  fetching_ = fetched_ = false;
   replica_->close(why);
   membership_.unfollow();
   become(MemberRole::none, why);
@@ -90,6 +96,7 @@ void Member::settle(const std::string& why) {
   const bool follows =
       role_ == MemberRole::following && membership_.following() && replica_->epoch() == promised;
   if (role_ != MemberRole::none && !leads && !follows) step_down(why);
+  if (replica_->epoch() != promised) end_fetch(why);
 }
 
 void Member::asked_to_lead() {
@@ -142,6 +149,7 @@ Hello Member::candidate_hello(Epoch epoch, HistoryId history, const HelloFlags& 
   ours.flags.promise = flags.promise;
   ours.flags.released = flags.released;
   ours.flags.founding = flags.founding;
+  ours.flags.fetch = flags.fetch;
   ours.epoch = epoch;
   ours.history = history;
   return ours;
@@ -233,8 +241,12 @@ bool Member::needs_snapshot(const Hello& theirs) const {
 
 Verdict Member::judge_candidate(const Hello& theirs) {
   if (theirs.flags.fetch) {
-    return Refusal{RefusalReason::role, static_cast<std::uint64_t>(NodeRole::replica),
-                   static_cast<std::uint64_t>(NodeRole::candidate)};
+    if (const auto refusal = judge_fetch(theirs)) return *refusal;
+    Hello ours = about_itself(NodeRole::primary);
+    ours.generation = {++generation_};
+    ours.first_lsn = log_->log().first_lsn();
+    ours.flags.snapshot = needs_snapshot(theirs);
+    return ours;
   }
   if (const auto refusal = membership_.asked(theirs, primary_->stamped_lately(), clock_.now()))
     return *refusal;
@@ -260,6 +272,7 @@ Status Member::attach(std::unique_ptr<Link> link, const Hello& theirs, const Hel
     return error;
   };
   if (const Status started = link->start(reactor_); !started) return refuse(started.error());
+  if (theirs.flags.fetch) return attach_fetch(std::move(link), theirs, ours);
   if (ours.role == NodeRole::primary) return attach_replica(std::move(link), theirs, ours);
   if (!theirs.flags.promise) {
     link->close("it has its answer");
@@ -425,9 +438,12 @@ Status Member::lead(Epoch epoch, std::uint32_t c) {
 void Member::end_promise_link(const std::string& why) {
   if (promised_link_) promised_link_->close(why);
   promised_link_.reset();
+  // Who fetched did so for the sake of that promise.
+  if (role_ != MemberRole::leading && !primary_->departed()) primary_->sender().dismiss_all(why);
 }
 
 std::uint32_t Member::poll(std::uint32_t budget) {
+  tell_of_fetch();
   if (!promised_link_) return 0;
   std::uint32_t done = promised_link_->poll(budget);
   for (; done < budget; ++done) {

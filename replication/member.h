@@ -62,6 +62,10 @@ class MemberWatcher {
   virtual void promise_void(std::uint32_t node, Epoch epoch, const std::string& why) = 0;
   /// The primary that it follows has ended its epoch, and this node has all that it wrote.
   virtual void asked_to_lead() = 0;
+  /// What Member::fetch() was to bring is here.
+  virtual void fetched() = 0;
+  /// It broke before that.
+  virtual void fetch_failed(const std::string& why) = 0;
   /// The link of a node that followed this one is gone. (Of whom this one followed role_changed() tells.)
   virtual void link_lost(std::uint32_t node, const std::string& reason) = 0;
 };
@@ -108,13 +112,17 @@ class Member final : public Door, private ReplicaOwner, private PollSource {
   bool answered(std::uint32_t node, HistoryId history, Epoch promised, std::uint32_t c);
 
   // ---- leading ----
-  /// What it says as a candidate for that epoch. `flags`: promise, released, founding, of which that one
-  /// says whether `history` is one that it would begin.
+  /// What it says as a candidate for that epoch. `flags`: promise, released, fetch, and founding, which says
+  /// whether `history` is one that it would begin.
   [[nodiscard]] Hello candidate_hello(Epoch epoch, HistoryId history, const HelloFlags& flags) const;
   /// What Membership says, and on success ends what this node did before. (An Attempt asks that itself, and
   /// its owner calls settle().)
   std::optional<Refusal> stand(std::uint32_t counter, bool released);
   std::optional<Refusal> found(HistoryId history, std::uint32_t counter);
+  /// It has its promises, and takes into its log what that giver has and it has not: whoever answered `said`,
+  /// a candidate_hello() with `fetch`. MemberWatcher tells how that ends.
+  /// Errors:   wrong_context: it does not stand for that epoch any more; those of follow(). The link is closed
+  Status fetch(ConnectedPeer peer, const Hello& said);
   /// The epoch that it stood for is its own: enough promises hold, and its log has what they have. On success
   /// an Attempt is told led(). A founder's log and table are emptied first.
   /// Errors:   old_epoch: it has promised another since, or has led this one; not_primary: it is of no
@@ -132,7 +140,10 @@ class Member final : public Door, private ReplicaOwner, private PollSource {
   Member(Reactor& reactor, Clock& clock, const MemberOptions& options);
 
   [[nodiscard]] bool memory() const override { return membership_.memory(); }
-  void applied(Lsn lsn) override { membership_.applied(lsn); }
+  void applied(Lsn lsn) override {
+    membership_.applied(lsn);
+    fetched_ = fetching_ && lsn >= fetch_to_;
+  }
   void stamped() override { membership_.stamped(clock_.now()); }
   void asked_to_lead() override;
 
@@ -148,6 +159,11 @@ class Member final : public Door, private ReplicaOwner, private PollSource {
   [[nodiscard]] std::optional<Refusal> check_terms(const Hello& theirs) const;
   [[nodiscard]] std::optional<Refusal> judge_replica(const Hello& theirs);
   Verdict judge_candidate(const Hello& theirs);
+  // member_fetch.cc
+  [[nodiscard]] std::optional<Refusal> judge_fetch(const Hello& theirs) const;
+  Status attach_fetch(std::unique_ptr<Link> link, const Hello& theirs, const Hello& ours);
+  void end_fetch(const std::string& why);
+  void tell_of_fetch();
   [[nodiscard]] bool still_so(const Hello& said) const;
   Status forget_history();
   [[nodiscard]] bool diverged(const Hello& theirs) const;
@@ -173,6 +189,11 @@ class Member final : public Door, private ReplicaOwner, private PollSource {
   std::uint32_t promised_node_ = 0;
   bool promise_news_ = false;
   Instant promise_sent_at_{};
+
+  // As a candidate: what it takes from a giver.
+  bool fetching_ = false;
+  bool fetched_ = false;  ///< all of it is here, and nobody was told
+  Lsn fetch_to_{};
 };
 
 }  // namespace tidelock

@@ -244,6 +244,35 @@ TEST_CASE("who takes over asks at once, as released, and if that fails like anyb
   CHECK(attempt.phase() == AttemptPhase::sounding);
 }
 
+TEST_CASE("who follows a primary sounds beside that, and leaves it with the epoch that it takes") {
+  AttemptRig rig;
+  Hello primary = hello_of(2, NodeRole::primary, {6, 2});
+  rig.member.follow(primary);
+  Attempt attempt = rig.begin();
+  CHECK(attempt.phase() == AttemptPhase::sounding);
+  attempt.turn(rig.now);
+  CHECK(attempt.phase() == AttemptPhase::sounding);
+  SUBCASE("enough would") {
+    attempt.would(3, rig.now);
+    CHECK(attempt.phase() == AttemptPhase::asking);
+    CHECK_FALSE(rig.member.following());
+  }
+  SUBCASE("the primary serves") {
+    attempt.refused(2, refusal_of(RefusalReason::lease, 10), rig.now);
+    attempt.refused(3, refusal_of(RefusalReason::lease, 10), rig.now);
+    CHECK(attempt.phase() == AttemptPhase::pausing);
+    CHECK(rig.member.following());
+    rig.now = attempt.deadline();
+    attempt.turn(rig.now);
+    CHECK(attempt.phase() == AttemptPhase::sounding);
+  }
+  SUBCASE("it follows another one by then") {
+    rig.member.follow(hello_of(3, NodeRole::primary, {7, 3}));
+    attempt.turn(rig.now);
+    CHECK(attempt.phase() == AttemptPhase::over);
+  }
+}
+
 TEST_CASE("a candidate is done when it follows somebody, a founder when there is a history") {
   AttemptRig rig;
   Attempt attempt = rig.begin();

@@ -57,6 +57,8 @@ struct MemberNode final : MemberWatcher {
     given_in_vain.emplace_back(to, epoch);
   }
   void asked_to_lead() override { ++asked; }
+  void fetched() override { ++fetches; }
+  void fetch_failed(const std::string& why) override { roles.push_back(why); }
   void link_lost(std::uint32_t other, const std::string&) override { lost.push_back(other); }
 
   using Promised = std::vector<std::pair<std::uint32_t, Epoch>>;
@@ -67,6 +69,7 @@ struct MemberNode final : MemberWatcher {
   std::vector<std::string> roles;
   Promised given, given_in_vain;
   int asked = 0;
+  int fetches = 0;
   std::vector<std::uint32_t> lost;
 };
 

@@ -1,0 +1,259 @@
+// The course of things: what a node does without being asked, and when.
+#include <algorithm>
+#include <utility>
+
+#include <tidelock/base/check.h>
+#include <tidelock/replication/errc.h>
+#include <tidelock/replication/group_node.h>
+
+namespace tidelock {
+namespace {
+
+constexpr Duration kSteerIdle = seconds(60);  ///< a wait for what is notified, again and again
+/// Whose number is the least founds first: others wait for so long for each that is before them.
+constexpr Duration kFoundingTurn = milliseconds(300);
+constexpr Duration kRetryLead = milliseconds(5);
+
+}  // namespace
+
+Result<std::unique_ptr<GroupNode>> GroupNode::create(Reactor& reactor, Clock& clock, const MemberTable& table,
+                                                     Dialer& dialer, GroupNodeObserver& observer,
+                                                     GroupNodeOptions options) {
+  std::unique_ptr<GroupNode> node(new GroupNode(reactor, clock, dialer, observer, std::move(options)));
+  TL_TRY(node->member_, Member::create(reactor, clock, table, node->options_.member));
+  const MemberOptions& member = node->options_.member;
+  PromiseLinks::Owner& owner = *node;
+  node->links_ = std::make_unique<PromiseLinks>(
+      reactor, PromiseLinksOptions{member.group.node, member.shard, member.heartbeat, member.link_timeout},
+      owner);
+  node->member_->watch(node.get());
+  return node;
+}
+
+GroupNode::GroupNode(Reactor& reactor, Clock& clock, Dialer& dialer, GroupNodeObserver& observer,
+                     GroupNodeOptions options)
+    : reactor_(reactor), clock_(clock), dialer_(dialer), observer_(observer), options_(std::move(options)) {}
+
+GroupNode::~GroupNode() {
+  TL_ASSERT(stopped(), "it ends after its fibers");
+  if (member_) member_->watch(nullptr);
+}
+
+Status GroupNode::start() {
+  role_since_ = alone_since_ = reactor_.now();
+  const auto& nodes = options_.member.group.nodes;
+  const auto before = std::lower_bound(nodes.begin(), nodes.end(), options_.member.group.node);
+  found_at_ = member_->membership().fresh_until() + kFoundingTurn * (before - nodes.begin());
+  for (const GroupPeer& peer : options_.peers) {
+    Peer& made = *peers_.emplace_back(std::make_unique<Peer>());
+    made.at = peer;
+    TL_TRY(spawn(made.fiber, "group peer", &GroupNode::visit, &made));
+  }
+  look_again_soon();
+  return spawn(steering_, "group", &GroupNode::steer, nullptr);
+}
+
+Status GroupNode::spawn(JoinHandle<void>& fiber, const char* name, void (GroupNode::*body)(Peer*),
+                        Peer* peer) {
+  TL_TRY(fiber, reactor_.spawn(name, [this, body, peer] {
+    (this->*body)(peer);
+    --fibers_;
+  }));
+  ++fibers_;
+  return {};
+}
+
+void GroupNode::stop() {
+  stopping_ = true;
+  if (steering_.valid()) steering_.cancel();
+  for (const auto& peer : peers_) {
+    if (peer->fiber.valid()) peer->fiber.cancel();
+  }
+  changed_.notify_all();
+}
+
+Status GroupNode::promote(Instant deadline) {
+  ++promoting_;
+  obstacle_.clear();
+  changed_.notify_all();
+  const Status waited =
+      changed_.wait_until([this] { return stopping_ || member_->role() == MemberRole::leading; }, deadline);
+  --promoting_;
+  if (stopping_) return ReactorErrc::closed;
+  if (waited) return {};
+  return Error(waited.error().code(), obstacle_.empty() ? "no answer of enough other nodes" : obstacle_);
+}
+
+// ---- the steering fiber ---------------------------------------------------------------------------------
+
+void GroupNode::steer(Peer*) {
+  while (!ending()) static_cast<void>(changed_.wait(decide()));
+  end_attempt("the node is closing");
+}
+
+/// Does what is due; returns when to look again, if nothing changes before.
+Instant GroupNode::decide() {
+  if (!attempt_ && aim()) begin_attempt();
+  if (attempt_) {
+    if (attempt_->phase() == AttemptPhase::ready) lead();
+  }
+  if (attempt_ && attempt_->phase() != AttemptPhase::ready) {
+    watch_fetch();
+    attempt_->turn(clock_.now());
+    attempt_moved();
+    if (attempt_->phase() == AttemptPhase::ready) return decide();
+    if (attempt_->phase() == AttemptPhase::over) end_attempt("the attempt is over");
+  }
+  const Instant now = reactor_.now();
+  if (attempt_ && attempt_->phase() == AttemptPhase::ready) return now + kRetryLead;
+  if (attempt_) return now + std::max(Duration{0}, attempt_->deadline() - clock_.now());
+  if (member_->role() == MemberRole::leading) {
+    if (!alone()) alone_since_ = now;
+    return now + options_.member.heartbeat;
+  }
+  if (member_->role() == MemberRole::following) return now + kSteerIdle;
+  if (!member_->membership().memory()) return now + options_.member.heartbeat;
+  return now + std::max(options_.member.heartbeat, alone_since_ + options_.member.link_timeout - now);
+}
+
+/// What arrives takes its time; what does not has failed. Nothing is left of one that is not wanted any more.
+void GroupNode::watch_fetch() {
+  const bool fetches = attempt_->phase() == AttemptPhase::fetching;
+  if (!fetches) fetching_from_ = 0;
+  const std::uint64_t bytes = member_->replica().stats().batch_bytes.load(std::memory_order_relaxed);
+  if (std::exchange(fetched_bytes_, bytes) != bytes && fetches) attempt_->fetching(clock_.now());
+}
+
+/// What it is to attempt now, if anything.
+std::optional<AttemptAim> GroupNode::aim() const {
+  const Membership& membership = std::as_const(*member_).membership();
+  if (member_->role() == MemberRole::leading) return std::nullopt;
+  if (!membership.memory()) {
+    const bool none = membership.history() == HistoryId{} && membership.heard() == HistoryId{};
+    const bool founds = options_.founds && none && clock_.now() >= found_at_;
+    return founds ? std::optional(AttemptAim::found) : std::nullopt;
+  }
+  if (take_over_) return AttemptAim::take_over;
+  if (promoting_ > 0) return AttemptAim::lead;
+  const bool waited_enough =
+      member_->role() == MemberRole::none && reactor_.now() - alone_since_ >= options_.member.link_timeout;
+  return waited_enough && (options_.stands || has_led_) ? std::optional(AttemptAim::lead) : std::nullopt;
+}
+
+void GroupNode::begin_attempt() {
+  const AttemptAim what = *aim();
+  take_over_ = false;
+  obstacle_.clear();
+  const GroupLog& log = member_->log();
+  const LogEnd own{log.line().last_epoch(), log.last_lsn()};
+  attempt_ = std::make_unique<Attempt>(member_->membership(), what, options_.attempt, reactor_.random(),
+                                       what == AttemptAim::found ? LogEnd{} : own, clock_.now());
+  attempt_moved();
+}
+
+/// After whatever may have moved it: the member ends what the epoch that was taken ends, and the others hear
+/// of it.
+void GroupNode::attempt_moved() {
+  member_->settle("it stands for an epoch");
+  switch (attempt_->phase()) {
+    case AttemptPhase::confirming:
+      links_->stamp(attempt_->round());
+      break;
+    case AttemptPhase::pausing:
+    case AttemptPhase::sounding:
+      fetching_from_ = 0;
+      links_->close("the candidate has given this epoch up");
+      break;
+    default:
+      break;
+  }
+  changed_.notify_all();
+}
+
+void GroupNode::end_attempt(const std::string& why) {
+  attempt_.reset();
+  links_->close(why);
+}
+
+void GroupNode::lead() {
+  const Status led = member_->lead(attempt_->epoch(), attempt_->c());
+  if (!led) {
+    obstacle_ = led.error().message();
+    if (led.error() == ReplicationErrc::peer_busy) return attempt_->turn(clock_.now());
+    observer_.note("cannot lead: " + obstacle_);
+    return end_attempt(obstacle_);
+  }
+  attempt_->led();
+  end_attempt("the candidate leads");
+}
+
+/// It has nobody to follow, or leads and too few follow it.
+bool GroupNode::alone() const {
+  if (member_->role() == MemberRole::none) return true;
+  return member_->role() == MemberRole::leading && member_->primary().nodes() < options_.member.group.c;
+}
+
+// ---- what it is told ------------------------------------------------------------------------------------
+
+void GroupNode::role_changed(MemberRole role, const std::string& why) {
+  if (role != MemberRole::none) has_led_ = role == MemberRole::leading;
+  // Who takes every link and drops it again is left alone for longer each time.
+  if (role == MemberRole::none && reactor_.now() - role_since_ > options_.member.link_timeout)
+    look_again_soon();
+  role_since_ = alone_since_ = reactor_.now();
+  changed_.notify_all();
+  observer_.role_changed(role, why);
+}
+
+/// The candidate is about to lead, or to give up: it is the first to be looked at in either case.
+void GroupNode::promise_given(std::uint32_t node, Epoch epoch) {
+  static_cast<void>(epoch);
+  alone_since_ = reactor_.now();
+  sooner(node);
+}
+
+void GroupNode::promise_void(std::uint32_t node, Epoch epoch, const std::string& why) {
+  static_cast<void>(epoch);
+  static_cast<void>(why);
+  sooner(node);
+}
+
+void GroupNode::asked_to_lead() {
+  take_over_ = true;
+  changed_.notify_all();
+}
+
+void GroupNode::fetched() {
+  fetching_from_ = 0;
+  if (!attempt_) return;
+  attempt_->fetched({member_->log().line().last_epoch(), member_->log().last_lsn()}, clock_.now());
+  changed_.notify_all();  // the steering fiber goes on: this is amid the member's turn
+}
+
+void GroupNode::fetch_failed(const std::string& why) {
+  const std::uint32_t node = std::exchange(fetching_from_, 0);
+  if (!attempt_) return;
+  obstacle_ = "node " + std::to_string(node) + ": " + why;
+  attempt_->gone(node, clock_.now());
+  changed_.notify_all();
+}
+
+void GroupNode::link_lost(std::uint32_t node, const std::string& reason) {
+  observer_.note("lost node " + std::to_string(node) + ": " + reason);
+  changed_.notify_all();
+}
+
+void GroupNode::echoed(std::uint32_t node, std::uint64_t round) {
+  if (!attempt_) return;
+  attempt_->echoed(node, round, clock_.now());
+  attempt_moved();
+}
+
+void GroupNode::gone(std::uint32_t node, const std::string& reason) {
+  if (!attempt_) return;
+  obstacle_ = "node " + std::to_string(node) + ": " + reason;
+  attempt_->gone(node, clock_.now());
+  attempt_moved();
+}
+
+}  // namespace tidelock

@@ -62,23 +62,23 @@ bool GroupNode::looks() const {
 
 /// Whoever leads there is followed.
 void GroupNode::look(Peer& peer) {
-  const Hello said = member_->hello();
+  const Said said = member_->hello();
   std::optional<Refusal> refusal;
   auto answer = dialer_.dial(peer.at.address, said, reactor_.now() + kLookTimeout, &refusal);
   if (ending()) return;
   if (answer) return met(peer, *std::move(answer), said);
-  if (refusal) return refused(peer, *refusal);
+  if (refusal) return refused(peer, *refusal, said);
   failed(peer, answer.error().code().message(), answer.error().message());
 }
 
-void GroupNode::met(Peer& peer, ConnectedPeer answer, const Hello& said) {
+void GroupNode::met(Peer& peer, ConnectedPeer answer, const Said& said) {
   const Hello theirs = answer.hello;
   if (theirs.node != peer.at.node) {
     answer.link->close("it is not the node that was looked for");
     const std::string why = "its address leads to node " + std::to_string(theirs.node);
     return failed(peer, why, why, kHopelessPause);
   }
-  if (theirs.flags.memory) member_->answered(theirs.node, theirs.history, theirs.epoch, theirs.c);
+  if (theirs.flags.memory) member_->answered(theirs.node, theirs.history, theirs.epoch, theirs.c, said);
   if (!looks() || (attempt_ && attempt_->phase() != AttemptPhase::pausing))
     return answer.link->close("it was looked for no longer");
   const Status followed = member_->follow(std::move(answer), said);
@@ -87,19 +87,19 @@ void GroupNode::met(Peer& peer, ConnectedPeer answer, const Hello& said) {
   pause(peer);  // in case that it is lost at once
 }
 
-void GroupNode::refused(Peer& peer, const Refusal& refusal) {
+void GroupNode::refused(Peer& peer, const Refusal& refusal, const Said& said) {
   const std::string why = describe(refusal);
   const std::string cause = "refusal " + std::to_string(static_cast<unsigned>(refusal.reason));
   switch (refusal.reason) {
     case RefusalReason::not_primary: {
       const Epoch theirs = epoch_of_value(refusal.ours);
-      member_->answered(peer.at.node, HistoryId{refusal.theirs}, theirs, options_.member.group.c);
+      member_->answered(peer.at.node, HistoryId{refusal.theirs}, theirs, options_.member.group.c, said);
       failed(peer, cause, why);
       if (theirs.node != peer.at.node) sooner(theirs.node);
       return;
     }
     case RefusalReason::no_memory:
-      member_->answered(peer.at.node, HistoryId{}, Epoch{}, options_.member.group.c);
+      member_->answered(peer.at.node, HistoryId{}, Epoch{}, options_.member.group.c, said);
       return failed(peer, cause, why);
     case RefusalReason::busy:
     case RefusalReason::lease:
@@ -119,7 +119,7 @@ void GroupNode::ask(Peer& peer, Errand what) {
   flags.fetch = what == Errand::fetch;
   flags.founding = attempt_->founding();
   flags.released = attempt_->released() && what != Errand::fetch;
-  const Hello said = member_->candidate_hello(epoch, attempt_->history(), flags);
+  const Said said = member_->candidate_hello(epoch, attempt_->history(), flags);
   const Instant deadline = reactor_.now() + std::max(Duration{0}, attempt_->deadline() - clock_.now());
   std::optional<Refusal> refusal;
   auto answer = dialer_.dial(peer.at.address, said, deadline, &refusal);

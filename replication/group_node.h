@@ -119,8 +119,8 @@ class GroupNode final : private MemberWatcher, private PromiseLinks::Owner {
   [[nodiscard]] Errand errand(const Peer& peer) const;
   [[nodiscard]] bool looks() const;
   void look(Peer& peer);
-  void met(Peer& peer, ConnectedPeer answer, const Hello& said);
-  void refused(Peer& peer, const Refusal& refusal);
+  void met(Peer& peer, ConnectedPeer answer, const Said& said);
+  void refused(Peer& peer, const Refusal& refusal, const Said& said);
   void ask(Peer& peer, Errand what);
   void answered(Peer& peer, ConnectedPeer answer, Errand what, const Hello& said);
   void failed(Peer& peer, const std::string& cause, const std::string& why, Duration least = {});

@@ -134,7 +134,7 @@ Hello Member::about_itself(NodeRole role) const {
   return ours;
 }
 
-Hello Member::hello() const {
+Hello Member::replica_hello() const {
   Hello ours = about_itself(NodeRole::replica);
   ours.flags.snapshot = replica_->takes_snapshots();
   if (log_->spoiled()) {  // as if its log were no prefix: that gets it a snapshot
@@ -144,7 +144,9 @@ Hello Member::hello() const {
   return ours;
 }
 
-Hello Member::candidate_hello(Epoch epoch, HistoryId history, const HelloFlags& flags) const {
+Said Member::hello() const { return membership_.say(replica_hello()); }
+
+Said Member::candidate_hello(Epoch epoch, HistoryId history, const HelloFlags& flags) const {
   Hello ours = about_itself(NodeRole::candidate);
   ours.flags.promise = flags.promise;
   ours.flags.released = flags.released;
@@ -152,7 +154,7 @@ Hello Member::candidate_hello(Epoch epoch, HistoryId history, const HelloFlags& 
   ours.flags.fetch = flags.fetch;
   ours.epoch = epoch;
   ours.history = history;
-  return ours;
+  return membership_.say(ours);
 }
 
 // ---- who comes ------------------------------------------------------------------------------------------
@@ -196,14 +198,7 @@ std::optional<Refusal> Member::check_terms(const Hello& theirs) const {
 }
 
 std::optional<Refusal> Member::judge_replica(const Hello& theirs) {
-  if (!membership_.memory())
-    return Refusal{RefusalReason::no_memory, epoch_value(membership_.promised()), theirs.node};
-  const bool none = theirs.history == HistoryId{};
-  if ((!none && theirs.history != membership_.history()) || (none && theirs.last_lsn > Lsn{}))
-    return Refusal{RefusalReason::history, membership_.history().value, theirs.history.value};
-  if (!membership_.heard_of(theirs.epoch)) {
-    return Refusal{RefusalReason::malformed, epoch_value(membership_.promised()), epoch_value(theirs.epoch)};
-  }
+  if (auto refusal = membership_.visited(theirs)) return refusal;
   if (role_ == MemberRole::leading && theirs.epoch > membership_.promised())
     step_down("node " + std::to_string(theirs.node) + " has promised epoch " + text_of(theirs.epoch));
   if (role_ != MemberRole::leading)
@@ -315,12 +310,12 @@ Status Member::attach_replica(std::unique_ptr<Link> link, const Hello& theirs, c
 
 /// Whoever answered that went by it: a log that goes on is held to be a prefix of the primary's.
 bool Member::still_so(const Hello& said) const {
-  const Hello now = hello();
+  const Hello now = replica_hello();
   return said.role == now.role && said.history == now.history && said.flags == now.flags &&
          said.last_lsn == now.last_lsn && said.last_epoch == now.last_epoch;
 }
 
-Status Member::follow(ConnectedPeer peer, const Hello& said) {
+Status Member::follow(ConnectedPeer peer, const Said& said) {
   const Hello& theirs = peer.hello;
   const auto refuse = [&peer](const Error& error) {
     peer.link->close(error.message());
@@ -329,15 +324,15 @@ Status Member::follow(ConnectedPeer peer, const Hello& said) {
   if (theirs.role != NodeRole::primary) {
     return refuse({ReplicationErrc::malformed, "whoever is to be followed does not say that it leads"});
   }
-  if (!still_so(said)) {
+  if (!still_so(said) || !membership_.stands(said)) {
     return refuse(
         {ReplicationErrc::wrong_context,
-         "the log, or whose history it is, has changed since this node's hello: it has to be said anew"});
+         "what this node has, or has told others, has changed since its hello: it has to be said anew"});
   }
   if (peer.link->state() == LinkState::closed)
     return Error(ReplicationErrc::link_closed, peer.link->close_reason());
   if (const auto refusal = check_terms(theirs)) return refuse(refused_with(*refusal));
-  if (const auto refusal = membership_.may_follow(theirs, clock_.now()))
+  if (const auto refusal = membership_.may_follow(theirs, said, clock_.now()))
     return refuse(refused_with(*refusal));
   const std::string why = "it follows node " + std::to_string(theirs.node);
   if (role_ == MemberRole::leading) step_down(why);
@@ -386,8 +381,9 @@ Status Member::forget_history() {
   return {};
 }
 
-bool Member::answered(std::uint32_t node, HistoryId history, Epoch promised, std::uint32_t c) {
-  const bool counted = membership_.answered(node, history, promised, c, clock_.now());
+bool Member::answered(std::uint32_t node, HistoryId history, Epoch promised, std::uint32_t c,
+                      const Said& said) {
+  const bool counted = membership_.answered(node, history, promised, c, said, clock_.now());
   settle("node " + std::to_string(node) + " has promised epoch " + text_of(promised));
   return counted;
 }

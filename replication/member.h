@@ -101,20 +101,20 @@ class Member final : public Door, private ReplicaOwner, private PollSource {
   Status attach(std::unique_ptr<Link> link, const Hello& theirs, const Hello& ours) override;
 
   // ---- following ----
-  /// What it says to whom it would follow.
-  [[nodiscard]] Hello hello() const;
+  /// What it says to whom it would follow, in this turn.
+  [[nodiscard]] Said hello() const;
   /// Follows whoever answered `said`, a hello() of before.
   /// Errors:   refused, why not; wrong_context: what it said is not so any more, say it again; link_closed;
   ///           malformed: an answer that is none; peer_busy: what it sent as a primary is not gone yet; those
   ///           of Link::start and Replica::attach. The link is closed
-  Status follow(ConnectedPeer peer, const Hello& said);
-  /// Of another node's hello or refusal: Membership::answered(), and what that ends.
-  bool answered(std::uint32_t node, HistoryId history, Epoch promised, std::uint32_t c);
+  Status follow(ConnectedPeer peer, const Said& said);
+  /// Of another node's hello or refusal, which answered `said`: Membership::answered(), and what that ends.
+  bool answered(std::uint32_t node, HistoryId history, Epoch promised, std::uint32_t c, const Said& said);
 
   // ---- leading ----
   /// What it says as a candidate for that epoch. `flags`: promise, released, fetch, and founding, which says
   /// whether `history` is one that it would begin.
-  [[nodiscard]] Hello candidate_hello(Epoch epoch, HistoryId history, const HelloFlags& flags) const;
+  [[nodiscard]] Said candidate_hello(Epoch epoch, HistoryId history, const HelloFlags& flags) const;
   /// What Membership says, and on success ends what this node did before. (An Attempt asks that itself, and
   /// its owner calls settle().)
   std::optional<Refusal> stand(std::uint32_t counter, bool released);
@@ -164,6 +164,7 @@ class Member final : public Door, private ReplicaOwner, private PollSource {
   Status attach_fetch(std::unique_ptr<Link> link, const Hello& theirs, const Hello& ours);
   void end_fetch(const std::string& why);
   void tell_of_fetch();
+  [[nodiscard]] Hello replica_hello() const;
   [[nodiscard]] bool still_so(const Hello& said) const;
   Status forget_history();
   [[nodiscard]] bool diverged(const Hello& theirs) const;

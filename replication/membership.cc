@@ -54,6 +54,7 @@ Membership::Membership(GroupOptions options, Instant now)
 
 std::optional<Refusal> Membership::asked(const Hello& candidate, bool serves, Instant now) {
   if (auto refusal = judge_group(candidate)) return refusal;
+  tell(candidate);
   if (candidate.epoch.node != candidate.node) {  // else two candidates could stand for one epoch
     return Refusal{RefusalReason::malformed, candidate.node, candidate.epoch.node};
   }
@@ -119,14 +120,37 @@ void Membership::promise(Epoch epoch) {
 
 bool Membership::echo(Epoch epoch, HistoryId history) {
   if (given_.epoch != epoch || given_.history != history || epoch == Epoch{}) return false;
-  if (given_.founding && founded_.size() < kFoundingsMax) founded_.insert(history.value);
+  if (!given_.founding) return true;
+  if (founded_.size() < kFoundingsMax) founded_.insert(history.value);
+  ++told_;  // that it holds nothing
   return true;
+}
+
+/// Who has memory has counted its answers.
+void Membership::tell(const Hello& asker) {
+  if (memory_ && !asker.flags.memory) ++told_;
+}
+
+// ---- asked by a replica ---------------------------------------------------------------------------------
+
+std::optional<Refusal> Membership::visited(const Hello& replica) {
+  if (auto refusal = judge_group(replica)) return refusal;
+  if (!memory_) return Refusal{RefusalReason::no_memory, epoch_value(promised_), replica.node};
+  tell(replica);
+  const bool none = replica.history == HistoryId{};
+  if ((!none && replica.history != history_) || (none && replica.last_lsn > Lsn{}))
+    return Refusal{RefusalReason::history, history_.value, replica.history.value};
+  if (too_far(replica.epoch))
+    return Refusal{RefusalReason::malformed, epoch_value(promised_), epoch_value(replica.epoch)};
+  heard_counter_ = std::max(heard_counter_, replica.epoch.counter);
+  return std::nullopt;
 }
 
 // ---- following ------------------------------------------------------------------------------------------
 
-std::optional<Refusal> Membership::may_follow(const Hello& primary, Instant now) const {
+std::optional<Refusal> Membership::may_follow(const Hello& primary, const Said& said, Instant now) const {
   if (auto refusal = judge_group(primary)) return refusal;
+  if (!stands(said)) return Refusal{RefusalReason::busy, 0, primary.node};
   if (primary.history == HistoryId{} || !primary.flags.memory)
     return Refusal{RefusalReason::no_memory, 0, primary.node};
   if (primary.epoch.node != primary.node || (memory_ && too_far(primary.epoch)))
@@ -172,8 +196,8 @@ void Membership::stamped(Instant now) {
 // ---- without memory -------------------------------------------------------------------------------------
 
 bool Membership::answered(std::uint32_t node, HistoryId history, Epoch promised, std::uint32_t c,
-                          Instant now) {
-  if (memory_ || node == options_.node || !options_.has(node)) return false;
+                          const Said& said, Instant now) {
+  if (memory_ || node == options_.node || !options_.has(node) || !stands(said)) return false;
   if (now < fresh_until_ && !founded_.contains(history.value)) return false;
   for (auto each = answers_.begin(); each != answers_.end();) {
     each->second.nodes.erase(node);
@@ -236,12 +260,6 @@ std::optional<std::uint32_t> Membership::next_counter(std::uint32_t heard) const
   if (own == kCounterMax) return std::nullopt;
   const std::uint32_t most = own + std::min(kCounterStepMax, kCounterMax - own) - 1;
   return std::max(own, std::min(std::max(heard, heard_counter_), most)) + 1;
-}
-
-bool Membership::heard_of(Epoch epoch) {
-  if (too_far(epoch)) return false;
-  heard_counter_ = std::max(heard_counter_, epoch.counter);
-  return true;
 }
 
 bool Membership::too_far(Epoch epoch) const {

@@ -33,6 +33,21 @@ struct GroupOptions {
   [[nodiscard]] std::uint32_t sum() const;
 };
 
+/// What a node says to whom it dials, and what it had told others by then: what comes of it is judged by
+/// both. Only Membership::say() makes one.
+class Said {
+ public:
+  // NOLINTNEXTLINE(google-explicit-constructor): it is that hello, and is dialed with
+  operator const Hello&() const { return hello_; }
+  [[nodiscard]] const Hello& hello() const { return hello_; }
+
+ private:
+  friend class Membership;
+  Said(const Hello& hello, std::uint64_t told) : hello_(hello), told_(told) {}
+  Hello hello_;
+  std::uint64_t told_;
+};
+
 class Membership {
  public:
   /// `now`: by the clock that leases go by, also in what follows. Whoever starts may have granted a lease in
@@ -46,9 +61,18 @@ class Membership {
   /// False from a start, until it is known again what an earlier life may have promised.
   [[nodiscard]] bool memory() const { return memory_; }
 
-  /// Somebody has promised, or leads, that: what this node stands for later is above it. False: it is too far
-  /// beyond what is known here to be true.
-  bool heard_of(Epoch epoch);
+  // ---- what it says, and what comes of that ----
+  /// In the turn in which `hello` leaves. What answers it is void once this node has told somebody without
+  /// memory what it knows, or has echoed a founder: what it heard before, but has not acted on, was not in
+  /// that.
+  [[nodiscard]] Said say(const Hello& hello) const { return {hello, told_}; }
+  [[nodiscard]] bool stands(const Said& said) const { return said.told_ == told_; }
+
+  // ---- asked by a replica ----
+  /// Why it does not follow this node, whoever leads; none: it may, if this node does. What is answered, this
+  /// or whatever else, has been told then. Why not: no_memory, history; malformed: its epoch is too far
+  /// beyond what is known here to be true
+  std::optional<Refusal> visited(const Hello& replica);
 
   // ---- asked by a candidate ----
   /// Why not; none: it may lead, as far as this node is concerned. `serves`: this node is a primary that
@@ -60,8 +84,9 @@ class Membership {
   [[nodiscard]] bool echo(Epoch epoch, HistoryId history);
 
   // ---- following ----
-  /// Why it must not follow the primary that says this; none: it may, now.
-  [[nodiscard]] std::optional<Refusal> may_follow(const Hello& primary, Instant now) const;
+  /// Why it must not follow the primary that answers this to what was said; none: it may, now.
+  /// Why not: busy: what was said is void, and is to be said anew; what anybody refuses, too
+  [[nodiscard]] std::optional<Refusal> may_follow(const Hello& primary, const Said& said, Instant now) const;
   /// It does, after may_follow() in the same turn.
   void follow(const Hello& primary);
   [[nodiscard]] bool following() const { return following_; }
@@ -73,13 +98,14 @@ class Membership {
   void stamped(Instant now);
 
   // ---- without memory ----
-  /// What a node with memory promised, and its c, as its hello or refusal says. A higher promise ends what
+  /// What a node with memory promised, and its c, as its answer to `said` says. A higher promise ends what
   /// this node followed. A node counts for the history that it told of last. If this node echoed a stamp of
   /// that history's founder it has memory from now on: all that it promised in that it promised in this life.
   /// If so, or if enough tell of one history, what it would found itself ends. `history` 0: the node has no
   /// memory (any more), and counts no longer for what it told of. False: it came before fresh_until()
-  /// and is not of such a founder, or there is nothing to learn from it: it is not counted.
-  bool answered(std::uint32_t node, HistoryId history, Epoch promised, std::uint32_t c, Instant now);
+  /// and is not of such a founder, what was said is void, or there is nothing to learn: it is not counted.
+  bool answered(std::uint32_t node, HistoryId history, Epoch promised, std::uint32_t c, const Said& said,
+                Instant now);
   /// Of which enough nodes have told, by the greatest c of theirs: what this one may have promised in it is
   /// known. 0: of none.
   [[nodiscard]] HistoryId heard() const;
@@ -108,6 +134,8 @@ class Membership {
   [[nodiscard]] std::optional<Refusal> lease_runs(Epoch except, Instant now) const;
   [[nodiscard]] std::optional<Refusal> fresh(Instant now) const;
   [[nodiscard]] bool too_far(Epoch epoch) const;
+  /// It answers that one with what it knows.
+  void tell(const Hello& asker);
   [[nodiscard]] std::uint32_t answers_needed(std::uint32_t their_c) const;
   [[nodiscard]] bool answers_suffice(HistoryId history) const;
   /// One above what is promised here and there; none if no counter is left.
@@ -130,6 +158,7 @@ class Membership {
     HistoryId history{};
     bool founding = false;
   };
+  std::uint64_t told_ = 0;           ///< how often it told what those go by who cannot ask it again
   Given given_;                      ///< its last promise, as long as that may be echoed
   std::set<std::uint64_t> founded_;  ///< of whose founders it echoed a stamp, in this life
   struct Answers {

@@ -27,7 +27,7 @@ struct AttemptRig {
   explicit AttemptRig(std::uint32_t nodes = 3, std::uint32_t c = 1)
       : member(group_of(1, nodes, c), Instant{}) {
     for (std::uint32_t other = 2; other <= nodes; ++other)
-      REQUIRE(member.answered(other, kLine, {5, 2}, c, now));
+      REQUIRE(member.answered(other, kLine, {5, 2}, c, member.say({}), now));
     Hello primary = hello_of(2, NodeRole::primary, {5, 2});
     member.follow(primary);
     member.applied(Lsn{});
@@ -285,7 +285,8 @@ TEST_CASE("a candidate is done when it follows somebody, a founder when there is
   CHECK(founds.history() != HistoryId{});
   for (const std::uint32_t node : {2U, 3U}) founds.would(node, rig.now);
   CHECK(fresh.founding() == founds.history());
-  for (const std::uint32_t node : {2U, 3U}) CHECK(fresh.answered(node, kLine, {5, 2}, 1, rig.now));
+  for (const std::uint32_t node : {2U, 3U})
+    CHECK(fresh.answered(node, kLine, {5, 2}, 1, fresh.say({}), rig.now));
   founds.turn(rig.now);
   CHECK(founds.phase() == AttemptPhase::over);
 }

@@ -402,25 +402,30 @@ class AttemptWorld {
     node.looks_at = now() + a_while(20);
     const std::uint32_t from = index(node), to = 1 + static_cast<std::uint32_t>(random_.below(count_));
     if (to == from) return;
-    request(from, to, [this, from, to]() -> std::function<void()> {
+    Hello ours = hello_of(from, NodeRole::replica, node.member->promised(), node.member->history());
+    ours.group_sum = node.member->options().sum();
+    ours.flags.memory = node.member->memory();
+    const Said said = node.member->say(ours);
+    request(from, to, [this, from, to, said]() -> std::function<void()> {
       AttemptNode& other = nodes_[to];
+      (void)other.member->visited(said);
       Hello hello = hello_of(to, other.primary ? NodeRole::primary : NodeRole::replica,
                              other.member->promised(), other.member->history());
       hello.group_sum = other.member->options().sum();
       hello.flags.memory = other.member->memory();
       hello.last_epoch = other.end().epoch;
       hello.last_lsn = other.end().lsn;
-      return [this, from, to, hello] { meet(nodes_[from], to, hello); };
+      return [this, from, to, hello, said] { meet(nodes_[from], to, hello, said); };
     });
   }
-  void meet(AttemptNode& node, std::uint32_t to, const Hello& hello) {
+  void meet(AttemptNode& node, std::uint32_t to, const Hello& hello, const Said& said) {
     if (node.primary && hello.epoch > node.epoch) forget_roles(node);
     if (node.follows != 0 || node.primary) return;
     const auto answer = [&] {
-      if (hello.flags.memory) node.member->answered(to, hello.history, hello.epoch, c_, now());
+      if (hello.flags.memory) node.member->answered(to, hello.history, hello.epoch, c_, said, now());
     };
     if (hello.role != NodeRole::primary) return answer();
-    const auto refusal = node.member->may_follow(hello, now());
+    const auto refusal = node.member->may_follow(hello, said, now());
     if (refusal) {
       answer();
       if (refusal->reason != RefusalReason::promised) return;

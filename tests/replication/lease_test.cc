@@ -61,7 +61,7 @@ struct LeaseRig {
         granter(group_of(2), granter_clock.now()) {
     truth = truth + kLease + kLease;
     for (const std::uint32_t other : {1U, 3U}) {
-      REQUIRE(granter.answered(other, kLine, {1, 1}, 1, granter_clock.now()));
+      REQUIRE(granter.answered(other, kLine, {1, 1}, 1, granter.say({}), granter_clock.now()));
     }
     granter.follow(hello_of(1, NodeRole::primary, {1, 1}));
     granter.applied(Lsn{});
@@ -72,9 +72,9 @@ struct LeaseRig {
   void others_try() {
     if (overtaken || granter_stands || !others_are_there) return;
     const Instant now = granter_clock.now();
-    const auto refusal = way == Way::promise
-                             ? granter.asked(candidate(3, 2), false, now)
-                             : granter.may_follow(hello_of(3, NodeRole::primary, {2, 3}), now);
+    const auto refusal = way == Way::promise ? granter.asked(candidate(3, 2), false, now)
+                                             : granter.may_follow(hello_of(3, NodeRole::primary, {2, 3}),
+                                                                  granter.say({}), now);
     overtaken = !refusal;
   }
   /// Time passes, while one of the two may stand still.
@@ -248,9 +248,10 @@ TEST_CASE("who granted a lease and is started anew waits until it would have end
     later.group_sum = anew.options().sum();
     bool stale = false;
     for (int i = 0; i < 300; ++i, clock.advance(milliseconds(10))) {
-      anew.answered(1, kLine, {1, 1}, 2, clock.now());
-      for (const std::uint32_t node : {3U, 4U}) anew.answered(node, kLine, {2, 3}, 2, clock.now());
-      const bool committed = !anew.may_follow(later, clock.now());
+      anew.answered(1, kLine, {1, 1}, 2, anew.say({}), clock.now());
+      for (const std::uint32_t node : {3U, 4U})
+        anew.answered(node, kLine, {2, 3}, 2, anew.say({}), clock.now());
+      const bool committed = !anew.may_follow(later, anew.say({}), clock.now());
       stale = stale || (committed && leases.held());
       if (i == 299) CHECK(committed);
     }
@@ -269,7 +270,8 @@ TEST_CASE("a primary without c others stops to stamp, so that another can lead")
   CHECK(leases.stamp(false) == 0);  // nor before it serves
   CHECK(leases.stamp(true) != 0);
   Membership last(group_of(2, 5, 2), Instant{});
-  for (const std::uint32_t node : {1U, 3U, 4U}) CHECK(last.answered(node, kLine, {1, 1}, 2, clock.now()));
+  for (const std::uint32_t node : {1U, 3U, 4U})
+    CHECK(last.answered(node, kLine, {1, 1}, 2, last.say({}), clock.now()));
   last.follow(hello_of(1, NodeRole::primary, {1, 1}));
   last.applied(Lsn{});
   Hello other = candidate(4, 2);

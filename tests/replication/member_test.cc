@@ -133,7 +133,7 @@ struct MemberRig {
     return std::nullopt;
   }
   Status follow(std::uint32_t from, std::uint32_t to) {
-    const Hello says = member(from).hello();
+    const Said says = member(from).hello();
     if (const auto refusal = dial(from, to, says)) return Error(ReplicationErrc::refused, describe(*refusal));
     REQUIRE(attached);
     const Status followed = member(from).follow({std::move(near), answer}, says);
@@ -437,7 +437,7 @@ TEST_CASE("replication/member: entries that only a deposed primary has are repla
   CHECK_FALSE(answered);
   REQUIRE(rig.lead(2, 1));
   CHECK(rig.member(2).log().last_lsn() == cut);  // another entry with that LSN: its no-op
-  CHECK(rig.member(1).hello().last_lsn == cut);
+  CHECK(rig.member(1).hello().hello().last_lsn == cut);
   REQUIRE(rig.follow(1, 2));
   CHECK(rig.answer.flags.snapshot);
   for (int i = 0; i < 5; ++i) rig.heartbeat();
@@ -493,7 +493,7 @@ TEST_CASE("replication/member: a history of which nobody heard is learned by who
   CHECK(refusal->reason == RefusalReason::history);
   CHECK(refusal->ours == kGroupHistory.value);
   // Expect: that refusal is all that it needs.
-  CHECK(rig.member(2).answered(1, kGroupHistory, epoch, 1));
+  CHECK(rig.member(2).answered(1, kGroupHistory, epoch, 1, rig.member(2).hello()));
   CHECK(rig.member(2).membership().memory());
   CHECK(rig.member(2).membership().founding() == HistoryId{});
   REQUIRE_FALSE(rig.member(2).stand(1, false));
@@ -513,7 +513,7 @@ TEST_CASE("replication/member: who has memory by now echoes no founder") {
   asks.history = HistoryId{0x5ec0};
   REQUIRE_FALSE(rig.dial(3, 2, asks));
   REQUIRE(rig.attached);
-  CHECK(rig.member(2).answered(1, kGroupHistory, {1, 1}, 1));
+  CHECK(rig.member(2).answered(1, kGroupHistory, {1, 1}, 1, rig.member(2).hello()));
   CHECK(rig.member(2).membership().memory());
   ControlFrame stamp;
   stamp.history = asks.history;
@@ -549,8 +549,8 @@ TEST_CASE("replication/member: it leads the epoch that it stood for, once, and n
   CHECK(rig.member(2).lead(next, 1).error() == ReplicationErrc::old_epoch);
   rig.restart(2);
   REQUIRE_FALSE(rig.member(2).found({0x5ec0}, 0));
-  CHECK_FALSE(rig.member(2).answered(1, {}, {}, 1));
-  CHECK(rig.member(2).answered(1, kGroupHistory, {}, 1));
+  CHECK_FALSE(rig.member(2).answered(1, {}, {}, 1, rig.member(2).hello()));
+  CHECK(rig.member(2).answered(1, kGroupHistory, {}, 1, rig.member(2).hello()));
   CHECK(rig.lead(2, 1).error() == ReplicationErrc::not_primary);
 }
 
@@ -558,7 +558,7 @@ TEST_CASE("replication/member: a hello that is no longer so is not followed up")
   TwoMembers rig;
   rig.member(2).step_down("the test cuts it");
   rig.turns(3);
-  const Hello said = rig.member(2).hello();
+  const Said said = rig.member(2).hello();
   REQUIRE_FALSE(rig.dial(2, 1, said));
   const auto link = std::exchange(rig.near, nullptr);
   const Hello answer = rig.answer;
@@ -578,6 +578,29 @@ TEST_CASE("replication/member: a hello that is no longer so is not followed up")
   CHECK(rig.member(2).role() == MemberRole::none);
 }
 
+TEST_CASE("replication/member: who answered in between, and told what it knew, follows up no older hello") {
+  MemberRig rig(3, 2);
+  rig.found(2);
+  REQUIRE(rig.follow(2, 1));
+  rig.member(2).step_down("the test cuts it");
+  rig.turns(3);
+  const Said said = rig.member(2).hello();
+  REQUIRE_FALSE(rig.dial(2, 1, said));
+  const auto link = std::exchange(rig.near, nullptr);
+  const Hello answer = rig.answer;
+  // Expect: node 3, which has lost its memory, will never hear that node 2 followed this.
+  rig.restart(3);
+  const auto refusal = rig.dial(3, 2, rig.member(3).hello());
+  REQUIRE(refusal);
+  CHECK(refusal->reason == RefusalReason::not_primary);
+  auto wire = std::make_shared<LoopbackWire>(FrameContext{kGroupHistory, answer.generation, ShardId{}},
+                                             LoopbackOptions{});
+  const auto far = std::make_unique<LoopbackLink>(wire, NodeRole::primary, rig.node(1).side.clock);
+  auto mine = std::make_unique<LoopbackLink>(wire, NodeRole::replica, rig.node(2).side.clock);
+  CHECK(rig.member(2).follow({std::move(mine), answer}, said).error() == ReplicationErrc::wrong_context);
+  CHECK(rig.member(2).role() == MemberRole::none);
+}
+
 TEST_CASE("replication/member: what is left of a history that came to nothing is in no other") {
   MemberRig rig(3, 1);
   rig.found(1);
@@ -592,11 +615,11 @@ TEST_CASE("replication/member: what is left of a history that came to nothing is
   rig.restart(3);
   const auto learn = [&](HistoryId history) {
     for (const std::uint32_t other : {1U, 2U})
-      rig.member(3).answered(other, history, rig.member(1).lineage().epoch, 1);
+      rig.member(3).answered(other, history, rig.member(1).lineage().epoch, 1, rig.member(3).hello());
   };
   const auto follow_in_part = [&] {
     learn(kGroupHistory);
-    const Hello says = rig.member(3).hello();
+    const Said says = rig.member(3).hello();
     REQUIRE_FALSE(rig.dial(3, 1, says));
     rig.wire->tamper = [](std::vector<std::byte>& batch) { batch.back() ^= std::byte{1}; };
     REQUIRE(rig.member(3).follow({std::move(rig.near), rig.answer}, says));
@@ -628,8 +651,8 @@ TEST_CASE("replication/member: what is left of a history that came to nothing is
     REQUIRE(rig.near->send_control(stamp));
     rig.turns(2);
     REQUIRE(rig.lead(1, 1));
-    const Hello says = rig.member(3).hello();
-    CHECK(says.history == HistoryId{});
+    const Said says = rig.member(3).hello();
+    CHECK(says.hello().history == HistoryId{});
     REQUIRE_FALSE(rig.dial(3, 1, says));
     REQUIRE(rig.member(3).follow({std::move(rig.near), rig.answer}, says));
     rig.heartbeat();
@@ -651,12 +674,12 @@ TEST_CASE("replication/member: an answer that promises more ends what is followe
   rig.heartbeat();
   rig.restart(3);
   for (const std::uint32_t other : {1U, 2U})
-    rig.member(3).answered(other, kGroupHistory, rig.member(1).lineage().epoch, 1);
-  const Hello says = rig.member(3).hello();
+    rig.member(3).answered(other, kGroupHistory, rig.member(1).lineage().epoch, 1, rig.member(3).hello());
+  const Said says = rig.member(3).hello();
   REQUIRE_FALSE(rig.dial(3, 1, says));
   REQUIRE(rig.member(3).follow({std::move(rig.near), rig.answer}, says));
   CHECK(rig.member(3).role() == MemberRole::following);
-  CHECK(rig.member(3).answered(2, kGroupHistory, {7, 2}, 1));
+  CHECK(rig.member(3).answered(2, kGroupHistory, {7, 2}, 1, rig.member(3).hello()));
   CHECK(rig.member(3).role() == MemberRole::none);
   CHECK_FALSE(rig.member(3).replica().connected());
 }
@@ -697,7 +720,7 @@ TEST_CASE("replication/member: a primary that says `lead` is heard, by a link th
   TwoMembers rig;
   rig.member(2).step_down("the test cuts it");
   rig.turns(3);
-  const Hello says = rig.member(2).hello();
+  const Said says = rig.member(2).hello();
   const Verdict verdict = rig.member(1).judge(says);
   const Hello answer = std::get<Hello>(verdict);
   const auto wire = std::make_shared<LoopbackWire>(FrameContext{kGroupHistory, answer.generation, ShardId{}},

@@ -143,6 +143,50 @@ TEST_CASE("a founder's hello that comes when it leads, and gives memory, lets tw
   }
 }
 
+TEST_CASE("what answers a hello and is acted on after others were told lets two write in one epoch") {
+  for (const Unheeded unheeded : {Unheeded::nothing, Unheeded::late}) {
+    RandomGroup group(2, 1, unheeded, kFounded);  // where c = n a candidate needs nobody else's promise
+    group.follow(2, 1);
+    group.follow(2, 1);
+    group.wait(kLease);
+    group.stand(2);
+    group.confirm_and_lead(2);
+    CHECK(group.leads == 2);
+    group.dial(1, 2);
+    group.send_now(2, 1);  // its no-op
+    group.crash_now(2);
+    group.wait(kLease);
+    const std::uint64_t before = group.regained;
+    group.follow(2, 1);  // which is told that node 1 leads, and of nothing above that
+    CHECK(group.regained == before + 1);
+    group.wait(kLease);
+    group.act_now();
+    group.deliver_now();
+    group.stand(2);
+    group.confirm_and_lead(2);
+    group.follow(1, 2);
+    CHECK(group.leads == 3);
+    CHECK(group.fault() == (unheeded == Unheeded::nothing ? "" : "two wrote in one epoch"));
+  }
+}
+
+TEST_CASE("what was heard before a founder's stamp and is acted on after it lets two histories be held") {
+  for (const Unheeded unheeded : {Unheeded::nothing, Unheeded::late}) {
+    RandomGroup group(3, 1, unheeded, kUnfounded);
+    group.stand(1);
+    for (const std::uint32_t other : {2U, 3U}) group.ask(1, other);
+    group.confirm_and_lead(1);
+    group.dial(3, 1);
+    group.crash_now(1);
+    group.stand(2);
+    for (const std::uint32_t other : {1U, 3U}) group.ask(2, other);
+    group.confirm_and_lead(2);
+    CHECK(group.leads == 2);
+    group.act_now();
+    CHECK(group.run(0) == (unheeded == Unheeded::nothing ? "" : "two histories are held at once"));
+  }
+}
+
 TEST_CASE("a promise in spite of a lease gives a stale read") {
   for (const Unheeded unheeded : {Unheeded::nothing, Unheeded::lease}) {
     RandomGroup group = lease_ignored(5, 1, unheeded);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tidelock/reactor/random.h>
@@ -30,6 +31,7 @@ enum class Unheeded : std::uint8_t {
   founder_echo,  ///< who has memory by now echoes a founder all the same
   stamp,         ///< a founder's hello gives memory although no stamp followed, however late it comes
   follow_lease,  ///< the primary of another epoch is followed in spite of a lease
+  late,          ///< what answers a hello is acted on, whatever was told since that was said
 };
 
 struct GroupEntry {
@@ -51,6 +53,7 @@ struct GroupNode {
   std::map<std::uint32_t, std::size_t> applied;
   std::map<std::uint32_t, Instant> echo;
   std::uint32_t follows = 0;
+  std::uint64_t follows_life = 0;
   Epoch follows_epoch{};
   bool had_memory = false;
   std::optional<Hello> founder_said;  ///< the last that asked it
@@ -69,6 +72,14 @@ struct GroupMessage {
   std::vector<GroupEntry> log;  ///< of a batch: all of the primary's
   std::size_t applied = 0;
   Instant stamp{};
+};
+
+/// What a node answers, until the one that dialed acts on it.
+struct GroupDial {
+  std::uint32_t from = 0, to = 0;
+  std::uint64_t from_life = 0, to_life = 0;
+  Said said;
+  Hello answer;
 };
 
 class RandomGroup {
@@ -110,16 +121,31 @@ class RandomGroup {
     for (int i = 0; i < 3 && !nodes_[node].primary; ++i) lead(nodes_[node]);
   }
   void answer(std::uint32_t node, std::uint32_t other) { answer(nodes_[node], nodes_[other]); }
+  /// The answer is under way until act_now().
+  void dial(std::uint32_t node, std::uint32_t other) { dial(nodes_[node], nodes_[other]); }
+  /// A batch leaves, and is under way until deliver_now().
+  void send_now(std::uint32_t node, std::uint32_t to) {
+    send(nodes_[node], to);
+    held_.push_back(std::move(messages_.back()));
+    messages_.pop_back();
+  }
+  void act_now() {
+    for (const GroupDial& each : std::exchange(dials_, {})) act(each);
+  }
+  void deliver_now() {
+    for (const GroupMessage& message : std::exchange(held_, {})) take(message);
+  }
   /// What a founder last said to it arrives again.
   void again(std::uint32_t node) { again(nodes_[node]); }
   /// It follows, has all, and its acknowledgement arrives.
   void follow(std::uint32_t node, std::uint32_t primary) {
-    if (nodes_[node].follows != primary) follow(nodes_[node], nodes_[primary]);
-    if (nodes_[node].follows != primary) {
+    if (nodes_[node].follows != primary || nodes_[node].follows_life != nodes_[primary].life)
+      follow(nodes_[node], nodes_[primary]);
+    if (nodes_[node].follows != primary && !nodes_[node].member->memory()) {
       ask_round(nodes_[node]);
       follow(nodes_[node], nodes_[primary]);
     }
-    if (nodes_[node].follows != primary || !nodes_[primary].primary) return;
+    if (nodes_[node].follows != primary || !nodes_[primary].link_life.contains(node)) return;
     send(nodes_[primary], node);
     while (!messages_.empty()) {
       const GroupMessage message = std::move(messages_.front());
@@ -208,6 +234,15 @@ class RandomGroup {
         lead(any());
         break;
       case 9:
+        if (dials_.size() < 4 || random_.below(2) == 0) {
+          dial(any(), any());
+        } else {
+          const auto at = dials_.begin() + static_cast<long>(random_.below(dials_.size()));
+          const GroupDial late = *at;
+          dials_.erase(at);
+          act(late);
+        }
+        break;
       case 10:
         follow(any(), any());
         break;
@@ -251,6 +286,7 @@ class RandomGroup {
     node.applied.clear();
     node.echo.clear();
     node.follows = 0;
+    node.follows_life = 0;
   }
 
   void stand(GroupNode& node) {
@@ -355,6 +391,14 @@ class RandomGroup {
     push(node);
   }
 
+  /// An epoch is written by one life of its node, as far as anybody hears of it.
+  void check_writers(HistoryId history, const std::vector<GroupEntry>& log) {
+    for (std::size_t i = 0; i < log.size(); ++i) {
+      if (i > 0 && log[i].epoch == log[i - 1].epoch) continue;
+      const auto first = writers_.emplace(std::pair{history.value, log[i].epoch}, log[i].id).first;
+      if (first->second != log[i].id) fail("two wrote in one epoch");
+    }
+  }
   void push(GroupNode& node) {
     node.log.push_back({node.epoch, ++ids_});
     commit(node);
@@ -379,32 +423,57 @@ class RandomGroup {
     node.commit = to;
   }
 
-  void follow(GroupNode& node, GroupNode& primary) {
-    if (!primary.primary || &node == &primary || node.primary) return;
-    const Hello theirs = hello(primary, NodeRole::primary);
-    const auto refusal = node.member->may_follow(theirs, now_);
+  /// A node asks another, which answers at once: its hello, if it leads and takes this one, or else what it
+  /// has promised.
+  void dial(GroupNode& node, GroupNode& other) {
+    if (&node == &other || dials_.size() > 16) return;
+    if (node.follows == index(other) && other.link_life.contains(index(node))) return;  // it is busy
+    const Said said = node.member->say(hello(node, NodeRole::replica));
+    if (other.primary && said.hello().epoch > other.epoch && unheeded_ != Unheeded::old_primary)
+      rest(other);  // it hears of a higher epoch
+    if (other.member->visited(said)) return;
+    if (other.primary) {
+      other.link_life[index(node)] = node.life;
+      other.applied.erase(index(node));
+      other.echo.erase(index(node));
+    }
+    dials_.push_back({index(node), index(other), node.life, other.life, said,
+                      hello(other, other.primary ? NodeRole::primary : NodeRole::replica)});
+  }
+  void act(const GroupDial& dial) {
+    GroupNode& node = nodes_[dial.from];
+    if (node.life != dial.from_life) return;
+    const Said said =
+        unheeded_ == Unheeded::late ? node.member->say(hello(node, NodeRole::replica)) : dial.said;
+    const HistoryId founding = node.member->founding();
+    const bool followed = node.member->following();
+    node.member->answered(dial.to, dial.answer.history, dial.answer.epoch, c_, said, now_);
+    if (node.member->founding() != founding || node.member->following() != followed) rest(node);
+    if (dial.answer.role != NodeRole::primary || (node.primary && dial.answer.epoch <= node.epoch)) return;
+    const auto refusal = node.member->may_follow(dial.answer, said, now_);
     const bool ignored =
         refusal && ((refusal->reason == RefusalReason::lease && unheeded_ == Unheeded::follow_lease &&
                      now_ >= node.member->fresh_until()) ||
                     (refusal->reason == RefusalReason::promised && unheeded_ == Unheeded::old_primary));
-    if (refusal && !ignored) {
-      if (refusal->reason == RefusalReason::promised) rest(primary);  // it hears of a higher epoch
-      return answer(node, primary);
-    }
+    if (refusal && !ignored) return;
     rest(node);
-    node.member->follow(theirs);
-    node.follows = index(primary);
-    node.follows_epoch = primary.epoch;
-    primary.link_life[index(node)] = node.life;
-    primary.applied.erase(index(node));
-    primary.echo.erase(index(node));
+    node.member->follow(dial.answer);
+    node.follows = dial.to;
+    node.follows_life = dial.to_life;
+    node.follows_epoch = dial.answer.epoch;
+  }
+  void follow(GroupNode& node, GroupNode& primary) {
+    if (!primary.primary || node.primary) return;
+    answer(node, primary);
   }
 
   void answer(GroupNode& node, GroupNode& other) {
-    if (&node == &other || !other.member->memory()) return;
-    const HistoryId founding = node.member->founding();
-    node.member->answered(index(other), other.member->history(), other.member->promised(), c_, now_);
-    if (node.member->founding() != founding) rest(node);
+    const std::size_t before = dials_.size();
+    dial(node, other);
+    if (dials_.size() == before) return;
+    const GroupDial now = dials_.back();
+    dials_.pop_back();
+    act(now);
   }
 
   /// Without memory it asks round the list, and some do not hear it.
@@ -446,7 +515,11 @@ class RandomGroup {
   }
 
   void take_batch(GroupNode& node, const GroupMessage& message) {
-    if (node.follows != message.from || node.follows_epoch != message.epoch) return;
+    if (node.follows != message.from || node.follows_life != message.from_life ||
+        node.follows_epoch != message.epoch) {
+      return;
+    }
+    check_writers(node.member->history(), message.log);
     const bool older = node.log.size() > message.log.size() &&
                        std::equal(message.log.begin(), message.log.end(), node.log.begin());
     if (!older || node.end().epoch != message.epoch) node.log = message.log;
@@ -494,7 +567,11 @@ class RandomGroup {
   Random random_;
   std::vector<GroupNode> nodes_;  ///< from 1
   std::vector<GroupMessage> messages_;
+  std::vector<GroupMessage> held_;
+  std::vector<GroupDial> dials_;
   std::vector<GroupEntry> committed_;
+  /// Of each history's epochs of which another node heard: the first entry.
+  std::map<std::pair<std::uint64_t, Epoch>, std::uint64_t> writers_;
   Instant now_ = Instant{} + seconds(1);
   std::uint64_t lives_ = 0, ids_ = 0, histories_ = 0;
   std::string fault_;

@@ -66,6 +66,8 @@ void Attempt::refused(std::uint32_t node, const Refusal& refusal, Instant now) {
   }
   if (again) return;
   gone(node, now);
+  // The primary that it was granted to is alive, or was a moment ago.
+  if (forced() && refusal.reason == RefusalReason::lease && phase_ != AttemptPhase::over) pause(now);
 }
 
 void Attempt::echoed(std::uint32_t node, std::uint64_t round, Instant now) {
@@ -110,7 +112,9 @@ bool Attempt::overtaken(Instant now) {
 
 void Attempt::turn(Instant now) {
   if (phase_ == AttemptPhase::over || overtaken(now) || now < deadline_) return;
-  phase_ == AttemptPhase::pausing ? begin(now) : pause(now);
+  if (phase_ == AttemptPhase::pausing) return begin(now);
+  const bool goes_on = forced() && (phase_ == AttemptPhase::asking || phase_ == AttemptPhase::confirming);
+  goes_on ? advance(now) : pause(now);
 }
 
 void Attempt::led() {
@@ -123,7 +127,7 @@ void Attempt::led() {
 
 void Attempt::begin(Instant now) {
   rounds_ = round();
-  candidacy_.emplace(member_.options().quorum(), founding());
+  candidacy_.emplace(member_.options().quorum(), founding(), forced());
   done_.clear();
   donor_.reset();
   followed_ = member_.following() ? member_.promised() : Epoch{};
@@ -131,7 +135,7 @@ void Attempt::begin(Instant now) {
   history_ = founding() ? HistoryId{random_.next() | 1} : member_.history();
   const std::uint32_t most = std::max(member_.promised().counter, heard_);
   epoch_ = {most + (most < 0xffff'ffff ? 1 : 0), member_.options().node};
-  if (released()) return ask(now);
+  if (released() || forced()) return ask(now);
   phase_ = AttemptPhase::sounding;
   advance(now);
 }
@@ -163,7 +167,7 @@ void Attempt::advance(Instant now) {
       if (candidacy_->enough_would()) ask(now);
       return;
     case AttemptPhase::asking:
-      if (!candidacy_->enough_promised()) return;
+      if (!candidacy_->enough_promised() || waits_for_more(now)) return;
       phase_ = AttemptPhase::confirming;
       deadline_ = now + options_.round;
       return advance(now);
@@ -172,7 +176,7 @@ void Attempt::advance(Instant now) {
         phase_ = AttemptPhase::asking;
         return;
       }
-      if (!candidacy_->enough_confirmed()) return;
+      if (!candidacy_->enough_confirmed() || waits_for_more(now)) return;
       donor_ = candidacy_->donor(own_);
       phase_ = donor_ ? AttemptPhase::fetching : AttemptPhase::ready;
       deadline_ = now + options_.round;
@@ -183,6 +187,12 @@ void Attempt::advance(Instant now) {
     default:
       return;
   }
+}
+
+bool Attempt::waits_for_more(Instant now) const {
+  if (!forced() || now >= deadline_) return false;
+  if (phase_ == AttemptPhase::confirming) return !candidacy_->all_confirmed();
+  return done_.size() < member_.options().nodes.size() - 1;
 }
 
 void Attempt::pause(Instant now) {

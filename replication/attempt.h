@@ -16,8 +16,12 @@
 namespace tidelock {
 
 enum class AttemptAim : std::uint8_t {
-  lead,       ///< the history that this node has
-  found,      ///< a new one, of which it has none
+  lead,   ///< the history that this node has
+  found,  ///< a new one, of which it has none
+  /// The same with the promises that there are in a round, be it none. An operator's explicit choice: what is
+  /// only on nodes that did not answer is lost, and a primary that lives there goes on. Whoever answers that
+  /// it has granted a lease stops it all the same.
+  force,
   take_over,  ///< the primary said `lead`: it has ended its epoch, and this node has all that it wrote
 };
 
@@ -56,6 +60,7 @@ class Attempt {
   [[nodiscard]] Epoch epoch() const { return epoch_; }
   [[nodiscard]] HistoryId history() const { return history_; }
   [[nodiscard]] bool founding() const { return aim_ == AttemptAim::found; }
+  [[nodiscard]] bool forced() const { return aim_ == AttemptAim::force; }
   [[nodiscard]] bool released() const { return aim_ == AttemptAim::take_over; }
   /// What a stamp of now says, and its echo: whatever is above 0 and grows with each round.
   [[nodiscard]] std::uint64_t round() const;
@@ -87,6 +92,8 @@ class Attempt {
   /// The member has promised another, follows, or heard of a history: this attempt is over or pauses.
   bool overtaken(Instant now);
   void pause(Instant now);
+  /// Of a forced attempt: somebody may still answer in this round.
+  [[nodiscard]] bool waits_for_more(Instant now) const;
 
   Membership& member_;
   AttemptAim aim_;

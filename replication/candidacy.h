@@ -27,12 +27,15 @@ struct LogEnd {
 
 class Candidacy {
  public:
-  /// `founding`: of a new history, which takes more of them.
-  Candidacy(const Quorum& quorum, bool founding) : quorum_(quorum), founding_(founding) {}
+  /// `founding`: of a new history, which takes more of them. `forced`: its own is enough, by an operator's
+  /// word; what others have that it does not hear of is lost.
+  Candidacy(const Quorum& quorum, bool founding, bool forced = false)
+      : quorum_(quorum), founding_(founding), forced_(forced) {}
 
   /// The candidate's own counts in every round. To lead it takes more when somebody names a smaller c: what
   /// was committed under that is on fewer nodes. (Nodes whose c differs refuse each other, so nobody does.)
   [[nodiscard]] std::uint32_t needed() const {
+    if (forced_) return 1;
     return founding_ ? quorum_.founders_needed() : quorum_.promises_needed();
   }
 
@@ -60,6 +63,8 @@ class Candidacy {
   }
   [[nodiscard]] std::uint64_t round() const { return round_; }
   [[nodiscard]] bool enough_confirmed() const { return count(&Other::counts) + 1 >= needed(); }
+
+  [[nodiscard]] bool all_confirmed() const { return count(&Other::gave) == count(&Other::counts); }
 
   /// Its link is gone: whatever it said may be forgotten by now.
   void lost(std::uint32_t node) { others_.erase(node); }
@@ -91,6 +96,7 @@ class Candidacy {
 
   Quorum quorum_;  ///< with the least c that was named
   bool founding_;
+  bool forced_;
   std::uint64_t round_ = 0;
   std::map<std::uint32_t, Other> others_;
 };

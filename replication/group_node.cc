@@ -1,5 +1,6 @@
 // The course of things: what a node does without being asked, and when.
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include <tidelock/base/check.h>
@@ -72,16 +73,26 @@ void GroupNode::stop() {
   changed_.notify_all();
 }
 
-Status GroupNode::promote(Instant deadline) {
+Status GroupNode::promote(const PromoteOptions& options, Instant deadline) {
+  if (options.c && *options.c > options_.member.group.c) {
+    return Error::from_errno(EINVAL, "c is " + std::to_string(*options.c) + ", of the group " +
+                                         std::to_string(options_.member.group.c) +
+                                         ": to raise it start all nodes with another one");
+  }
   ++promoting_;
+  promote_options_ = options;
   obstacle_.clear();
   changed_.notify_all();
-  const Status waited =
-      changed_.wait_until([this] { return stopping_ || member_->role() == MemberRole::leading; }, deadline);
+  const Status waited = changed_.wait_until([this] { return stopping_ || leads_as_asked(); }, deadline);
   --promoting_;
   if (stopping_) return ReactorErrc::closed;
   if (waited) return {};
   return Error(waited.error().code(), obstacle_.empty() ? "no answer of enough other nodes" : obstacle_);
+}
+
+bool GroupNode::leads_as_asked() const {
+  if (member_->role() != MemberRole::leading) return false;
+  return !promote_options_.c || member_->primary().options().c == promote_options_.c;
 }
 
 // ---- the steering fiber ---------------------------------------------------------------------------------
@@ -93,6 +104,9 @@ void GroupNode::steer(Peer*) {
 
 /// Does what is due; returns when to look again, if nothing changes before.
 Instant GroupNode::decide() {
+  // An operator's word outdoes what it attempts by itself.
+  if (attempt_ && promoting_ > 0 && promote_options_.force && !attempt_->forced() && !attempt_->founding())
+    end_attempt("another attempt takes its place");
   if (!attempt_ && aim()) begin_attempt();
   if (attempt_) {
     if (attempt_->phase() == AttemptPhase::ready) lead();
@@ -127,14 +141,15 @@ void GroupNode::watch_fetch() {
 /// What it is to attempt now, if anything.
 std::optional<AttemptAim> GroupNode::aim() const {
   const Membership& membership = std::as_const(*member_).membership();
-  if (member_->role() == MemberRole::leading) return std::nullopt;
+  const bool asked = promoting_ > 0 && !leads_as_asked();
+  if (member_->role() == MemberRole::leading && !asked) return std::nullopt;
   if (!membership.memory()) {
     const bool none = membership.history() == HistoryId{} && membership.heard() == HistoryId{};
     const bool founds = options_.founds && none && clock_.now() >= found_at_;
     return founds ? std::optional(AttemptAim::found) : std::nullopt;
   }
   if (take_over_) return AttemptAim::take_over;
-  if (promoting_ > 0) return AttemptAim::lead;
+  if (asked) return promote_options_.force ? AttemptAim::force : AttemptAim::lead;
   const bool waited_enough =
       member_->role() == MemberRole::none && reactor_.now() - alone_since_ >= options_.member.link_timeout;
   return waited_enough && (options_.stands || has_led_) ? std::optional(AttemptAim::lead) : std::nullopt;
@@ -176,12 +191,23 @@ void GroupNode::end_attempt(const std::string& why) {
 }
 
 void GroupNode::lead() {
-  const Status led = member_->lead(attempt_->epoch(), attempt_->c());
+  std::uint32_t c = attempt_->c();
+  if (promoting_ > 0 && promote_options_.c) c = std::min(c, *promote_options_.c);
+  const Status led = member_->lead(attempt_->epoch(), c, attempt_->forced());
   if (!led) {
     obstacle_ = led.error().message();
     if (led.error() == ReplicationErrc::peer_busy) return attempt_->turn(clock_.now());
     observer_.note("cannot lead: " + obstacle_);
     return end_attempt(obstacle_);
+  }
+  if (attempt_->forced()) {
+    observer_.note("FORCED to lead epoch " + std::to_string(attempt_->epoch().counter) +
+                   ": what was acknowledged by nodes that did not answer may be lost");
+  }
+  if (c < options_.member.group.c) {
+    observer_.note("leads with c = " + std::to_string(c) + " instead of " +
+                   std::to_string(options_.member.group.c) + ": what it acknowledges may be lost with " +
+                   std::to_string(c + 1) + (c == 0 ? " node" : " nodes"));
   }
   attempt_->led();
   end_attempt("the candidate leads");

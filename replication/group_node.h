@@ -40,6 +40,15 @@ struct GroupNodeOptions {
   AttemptOptions attempt;
 };
 
+/// What an operator may ask for beside the rule, each of which may cost what was acknowledged. README.md,
+/// "Two nodes".
+struct PromoteOptions {
+  /// It leads with the promises that it gets, and without those of nodes that do not answer.
+  bool force = false;
+  /// It leads with this c, at most the group's, until another epoch is led: with 0 it writes alone.
+  std::optional<std::uint32_t> c;
+};
+
 /// What becomes of it, for whoever acts on it and for people. On the loop; must not suspend, nor call the
 /// node.
 class GroupNodeObserver {
@@ -67,10 +76,12 @@ class GroupNode final : private MemberWatcher, private PromiseLinks::Owner {
   /// Begins to look for whom to follow. Once.
   /// Errors:   out_of_fibers
   Status start();
-  /// Stands for an epoch until it leads one, whoever leads now: that one is asked to let go only by the
-  /// leases that it has. Suspends: yes (fiber)
-  /// Errors:   deadline_exceeded, with what stood in the way; closed; cancelled
-  Status promote(Instant deadline);
+  /// Stands for an epoch until it leads one. A primary that serves is not deposed: its leases keep it. Who
+  /// leads already has nothing to do, unless `options.c` is another than what it leads with: then it leads
+  /// anew.
+  /// Suspends: yes (fiber)
+  /// Errors:   deadline_exceeded, with what stood in the way; EINVAL for `options.c`; closed; cancelled
+  Status promote(const PromoteOptions& options, Instant deadline);
   /// Ends the fibers; stopped() comes true soon after. The member's links are its owner's to close.
   void stop();
   [[nodiscard]] bool stopped() const { return fibers_ == 0; }
@@ -105,6 +116,7 @@ class GroupNode final : private MemberWatcher, private PromiseLinks::Owner {
   void steer(Peer*);
   Instant decide();
   void begin_attempt();
+  [[nodiscard]] bool leads_as_asked() const;
   [[nodiscard]] std::optional<AttemptAim> aim() const;
   void attempt_moved();
   void end_attempt(const std::string& why);
@@ -141,9 +153,10 @@ class GroupNode final : private MemberWatcher, private PromiseLinks::Owner {
   bool stopping_ = false;
   Condition changed_;  ///< anything that a fiber here may wait for
 
-  std::uint32_t promoting_ = 0;  ///< calls of promote() under way
-  bool take_over_ = false;       ///< it was asked to lead
-  bool has_led_ = false;         ///< the newest role that was one
+  std::uint32_t promoting_ = 0;     ///< calls of promote() under way
+  PromoteOptions promote_options_;  ///< the newest call's
+  bool take_over_ = false;          ///< it was asked to lead
+  bool has_led_ = false;            ///< the newest role that was one
   Instant role_since_{};
   Instant alone_since_{};            ///< it has had no primary, or as one too few others
   Instant found_at_{};               ///< by `clock_`

@@ -168,6 +168,7 @@ Verdict Member::judge(const Hello& theirs) {
   }
   if (const auto refusal = judge_replica(theirs)) return *refusal;
   Hello ours = about_itself(NodeRole::primary);
+  ours.flags.forced = forced_;
   ours.generation = {++generation_};
   ours.first_lsn = log_->log().first_lsn();
   ours.flags.snapshot = needs_snapshot(theirs);
@@ -403,7 +404,7 @@ std::optional<Refusal> Member::found(HistoryId history, std::uint32_t counter) {
   return std::nullopt;
 }
 
-Status Member::lead(Epoch epoch, std::uint32_t c) {
+Status Member::lead(Epoch epoch, std::uint32_t c, bool forced) {
   const bool founds = membership_.founding() != HistoryId{};
   const bool led = !founds && epoch <= log_->line().last_epoch();
   if (epoch != membership_.promised() || epoch.node != options_.group.node || role_ != MemberRole::none ||
@@ -425,6 +426,7 @@ Status Member::lead(Epoch epoch, std::uint32_t c) {
   const HistoryId history = founds ? membership_.founding() : membership_.history();
   TL_TRY(primary_->lead({history, routing_seed_, epoch, c}));
   membership_.lead(epoch, history);
+  forced_ = forced;
   become(MemberRole::leading, "it leads epoch " + text_of(epoch));
   return {};
 }

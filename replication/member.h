@@ -123,11 +123,12 @@ class Member final : public Door, private ReplicaOwner, private PollSource {
   /// a candidate_hello() with `fetch`. MemberWatcher tells how that ends.
   /// Errors:   wrong_context: it does not stand for that epoch any more; those of follow(). The link is closed
   Status fetch(ConnectedPeer peer, const Hello& said);
-  /// The epoch that it stood for is its own: enough promises hold, and its log has what they have. On success
+  /// The epoch that it stood for is its own: enough promises hold, and its log has what they have; or an
+  /// operator has `forced` it, which its hellos say. On success
   /// an Attempt is told led(). A founder's log and table are emptied first.
   /// Errors:   old_epoch: it has promised another since, or has led this one; not_primary: it is of no
   ///           history any more; EINVAL: no such c; those of Primary::lead()
-  Status lead(Epoch epoch, std::uint32_t c);
+  Status lead(Epoch epoch, std::uint32_t c, bool forced = false);
   /// Ends its epoch, or leaves whom it follows.
   void step_down(const std::string& why);
 
@@ -183,6 +184,7 @@ class Member final : public Door, private ReplicaOwner, private PollSource {
   MemberRole role_ = MemberRole::none;
   std::uint64_t routing_seed_ = 0;
   std::uint32_t generation_ = 0;
+  bool forced_ = false;  ///< what it leads
 
   // The candidate that it has promised, until that leads or is gone.
   std::unique_ptr<Link> promised_link_;

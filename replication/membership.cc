@@ -161,7 +161,9 @@ std::optional<Refusal> Membership::may_follow(const Hello& primary, const Said& 
     return Refusal{RefusalReason::history, history_.value, primary.history.value};
   if (!memory_ && !founded_.contains(primary.history.value)) {
     if (auto refusal = fresh(now)) return refusal;
-    if (!answers_suffice(primary.history)) return Refusal{RefusalReason::no_memory, 0, primary.node};
+    // What it may have promised is void where an operator has said that this primary leads whatever was.
+    if (!primary.flags.forced && !answers_suffice(primary.history))
+      return Refusal{RefusalReason::no_memory, 0, primary.node};
   }
   return lease_runs(primary.epoch, now);
 }

@@ -160,6 +160,7 @@ struct HelloFlags {
   bool snapshot = false;  ///< primary, or a donor: one comes before the stream. Replica: it takes one
   bool released = false;  ///< candidate: the primary has ended the leases of its last epoch
   bool founding = false;  ///< candidate: of a new history; replica: promised so
+  bool forced = false;    ///< primary: it leads by an operator's word, whatever others had promised
   friend constexpr bool operator==(const HelloFlags&, const HelloFlags&) = default;
 };
 

@@ -31,7 +31,7 @@ std::uint8_t packed(const HelloFlags& flags) {
   return static_cast<std::uint8_t>((flags.memory ? kMemoryFlag : 0) | (flags.promise ? kPromiseFlag : 0) |
                                    (flags.fetch ? kFetchFlag : 0) | (flags.snapshot ? kSnapshotFlag : 0) |
                                    (flags.released ? kReleasedFlag : 0) |
-                                   (flags.founding ? kFoundingFlag : 0));
+                                   (flags.founding ? kFoundingFlag : 0) | (flags.forced ? kForcedFlag : 0));
 }
 
 HelloFlags unpacked(std::uint8_t bits) {
@@ -43,6 +43,7 @@ HelloFlags unpacked(std::uint8_t bits) {
   flags.snapshot = (bits & kSnapshotFlag) != 0;
   flags.released = (bits & kReleasedFlag) != 0;
   flags.founding = (bits & kFoundingFlag) != 0;
+  flags.forced = (bits & kForcedFlag) != 0;
   return flags;
 }
 
@@ -51,7 +52,7 @@ std::uint8_t flags_said_by(NodeRole role) {
   using namespace layout::hello;
   switch (role) {
     case NodeRole::primary:
-      return kMemoryFlag | kSnapshotFlag;
+      return kMemoryFlag | kSnapshotFlag | kForcedFlag;
     case NodeRole::replica:
       return kMemoryFlag | kPromiseFlag | kSnapshotFlag | kFoundingFlag;
     case NodeRole::candidate:

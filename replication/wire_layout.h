@@ -66,7 +66,7 @@ inline constexpr std::size_t kMagic = 0, kVersionMin = 4, kVersionMax = 6, kLeng
                              kLastEpoch = 88, kCommitEpoch = 96, kCommitLsn = 104, kReserved = 112,
                              kCrc = 124;
 inline constexpr std::uint8_t kMemoryFlag = 1, kPromiseFlag = 2, kFetchFlag = 4, kSnapshotFlag = 8,
-                              kReleasedFlag = 16, kFoundingFlag = 32;
+                              kReleasedFlag = 16, kFoundingFlag = 32, kForcedFlag = 64;
 static_assert(kCrc + 4 == kHelloBytes);
 }  // namespace hello
 

@@ -273,6 +273,40 @@ TEST_CASE("who follows a primary sounds beside that, and leaves it with the epoc
   }
 }
 
+TEST_CASE("a forced attempt leads with the promises that there are, and takes the greatest log among them") {
+  AttemptRig rig(5, 2);  // three promises would be needed
+  Attempt attempt = rig.begin(AttemptAim::force);
+  REQUIRE(attempt.phase() == AttemptPhase::asking);
+  CHECK(rig.member.promised() == Epoch{6, 1});
+  SUBCASE("nobody answers") {
+    rig.now = attempt.deadline();
+    attempt.turn(rig.now);
+    CHECK(attempt.phase() == AttemptPhase::ready);
+  }
+  SUBCASE("everybody is known to be gone") {
+    for (const std::uint32_t other : {2U, 3U, 4U, 5U}) attempt.gone(other, rig.now);
+    CHECK(attempt.phase() == AttemptPhase::ready);
+  }
+  SUBCASE("one answers, and has more") {
+    rig.promise(attempt, 3, {{5, 2}, Lsn{9}});
+    CHECK(attempt.phase() == AttemptPhase::asking);  // others may have even more
+    rig.now = attempt.deadline();
+    attempt.turn(rig.now);
+    CHECK(attempt.phase() == AttemptPhase::confirming);
+    attempt.echoed(3, attempt.round(), rig.now);
+    CHECK(attempt.phase() == AttemptPhase::fetching);
+    CHECK(attempt.wanted(3) == AttemptAsk::fetch);
+    attempt.fetched({{5, 2}, Lsn{9}}, rig.now);
+    CHECK(attempt.phase() == AttemptPhase::ready);
+  }
+  SUBCASE("one has granted a lease: the primary lives") {
+    rig.promise(attempt, 3);
+    attempt.refused(4, refusal_of(RefusalReason::lease, 500), rig.now);
+    CHECK(attempt.phase() == AttemptPhase::pausing);
+    CHECK(attempt.deadline() - rig.now >= milliseconds(500));
+  }
+}
+
 TEST_CASE("a candidate is done when it follows somebody, a founder when there is a history") {
   AttemptRig rig;
   Attempt attempt = rig.begin();

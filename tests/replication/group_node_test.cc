@@ -22,12 +22,13 @@ constexpr std::uint64_t kStorms = test::kSanitized ? 3 : 60;
 
 /// promote() runs in a fiber there; its outcome, once there is one.
 std::shared_ptr<std::optional<Status>> promote(GroupRig& rig, std::uint32_t i,
-                                               Duration limit = kGroupPatience) {
+                                               Duration limit = kGroupPatience,
+                                               const PromoteOptions& options = {}) {
   const auto outcome = std::make_shared<std::optional<Status>>();
   GroupNode& node = rig.node(i);
   const Instant deadline = rig.reactor(i).now() + limit;
-  REQUIRE(rig.reactor(i).spawn_detached("promote",
-                                        [outcome, &node, deadline] { *outcome = node.promote(deadline); }));
+  REQUIRE(rig.reactor(i).spawn_detached(
+      "promote", [outcome, &node, options, deadline] { *outcome = node.promote(options, deadline); }));
   return outcome;
 }
 
@@ -101,7 +102,7 @@ class GroupStorm {
     GroupNode& node = rig_.node(i);
     const Instant deadline = rig_.reactor(i).now() + seconds(2);
     static_cast<void>(rig_.reactor(i).spawn_detached(
-        "promote", [&node, deadline] { static_cast<void>(node.promote(deadline)); }));
+        "promote", [&node, deadline] { static_cast<void>(node.promote({}, deadline)); }));
   }
   void write() {
     const std::uint32_t i = random_.below(2) == 0 ? any() : rig_.primary();
@@ -290,6 +291,51 @@ TEST_CASE("a primary that stands still is replaced once its leases have ended, a
   CHECK(rig.pass_until(kGroupPatience, [&] { return rig.whole(); }));
   CHECK(rig.primary() == 2);
   CHECK(rig.pass_until(kGroupPatience, [&] { return rig.table(1).map == rig.table(2).map; }));
+}
+
+TEST_CASE("with too few nodes left it takes force to lead, and a smaller c to write") {
+  GroupRig rig({3, 1});
+  REQUIRE(rig.pass_until(kGroupPatience, [&] { return rig.whole(); }));
+  const Lsn lsn = put_and_commit(rig, 1, "a");
+  REQUIRE(rig.pass_until(kGroupPatience, [&] { return rig.member(2).log().last_lsn() == lsn; }));
+  rig.kill(1);
+  rig.kill(3);
+  const auto lead = [&](const PromoteOptions& options, Duration limit) {
+    const auto promoted = promote(rig, 2, limit, options);
+    REQUIRE(rig.pass_until(kGroupPatience, [&] { return promoted->has_value(); }));
+    return **promoted;
+  };
+  CHECK_FALSE(lead({}, seconds(3)));
+  CHECK_FALSE(lead({false, 0}, seconds(3)));  // a smaller c is no promise
+  CHECK(lead({true, {}}, kGroupPatience));
+  CHECK_FALSE(rig.put(2, "b", "1"));
+  const Epoch forced = rig.member(2).lineage().epoch;
+  CHECK(lead({true, 0}, kGroupPatience));
+  CHECK(rig.member(2).lineage().epoch > forced);
+  put_and_commit(rig, 2, "b");
+  CHECK(lead({true, 2}, seconds(3)).error().code().value() == EINVAL);
+  // Expect: it says so, for each.
+  const auto said = [&](const std::string& what) {
+    const auto& notes = rig.notes(2);
+    return std::any_of(notes.begin(), notes.end(),
+                       [&](const std::string& note) { return note.find(what) != std::string::npos; });
+  };
+  CHECK(said("FORCED to lead"));
+  CHECK(said("leads with c = 0 instead of 1"));
+  rig.start(1);
+  rig.start(3);
+  const auto alike = [&] { return rig.table(1).map == rig.table(2).map; };
+  CHECK(rig.pass_until(kGroupPatience, [&] { return rig.whole() && alike(); }));
+}
+
+TEST_CASE("force does not lead beside a primary of which anybody hears") {
+  GroupRig rig({3, 1});
+  REQUIRE(rig.pass_until(kGroupPatience, [&] { return rig.whole(); }));
+  const auto promoted = promote(rig, 2, seconds(4), {true, {}});
+  REQUIRE(rig.pass_until(kGroupPatience, [&] { return promoted->has_value(); }));
+  CHECK_FALSE(promoted->value());
+  CHECK(rig.pass_until(kGroupPatience, [&] { return rig.whole(); }));
+  CHECK(rig.primary() == 1);
 }
 
 TEST_CASE("nodes that stand by themselves need nobody to tell them") {

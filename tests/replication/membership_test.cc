@@ -46,6 +46,22 @@ TEST_CASE("a promise is kept: nothing below it is promised or followed") {
   CHECK(reason(rig.node.asked(candidate(3, 5), false, rig.now)) == RefusalReason::promised);
 }
 
+TEST_CASE("without memory only a primary that was forced is followed before enough have answered") {
+  Membership node(group_of(1), Instant{});
+  Hello primary = hello_of(2, NodeRole::primary, {5, 2});
+  const Instant now = Instant{} + kLease;
+  CHECK(reason(node.may_follow(primary, node.say({}), now)) == RefusalReason::no_memory);
+  primary.flags.forced = true;
+  CHECK(reason(node.may_follow(primary, node.say({}), Instant{})) == RefusalReason::lease);  // as ever
+  CHECK(reason(node.may_follow(primary, node.say({}), now)) == RefusalReason::none);
+  primary.last_lsn = Lsn{7};
+  node.follow(primary);
+  node.applied(Lsn{6});
+  CHECK_FALSE(node.memory());
+  node.applied(Lsn{7});
+  CHECK(node.memory());
+}
+
 TEST_CASE("to be asked whether it would promise binds nobody") {
   FollowerRig rig;
   CHECK(reason(rig.node.asked(candidate(3, 9, false), false, rig.now)) == RefusalReason::none);

@@ -472,8 +472,8 @@ TEST_CASE("replication/wire: a hello of a group's node survives the round trip, 
     CHECK(load<std::uint64_t>(bytes.data() + 104) == 990);
     return load<std::uint8_t>(bytes.data() + 13);
   };
-  hello.flags = {true, false, false, true, false, false};
-  CHECK(round_trip() == 1 + 8);
+  hello.flags = {true, false, false, true, false, false, true};
+  CHECK(round_trip() == 1 + 8 + 64);
   hello.role = NodeRole::replica;
   hello.flags = {true, true, false, true, false, true};
   CHECK(round_trip() == 1 + 2 + 8 + 32);
@@ -502,7 +502,7 @@ TEST_CASE("replication/wire: what a role does not say in its hello is refused") 
     CHECK(accepted(role, static_cast<std::uint8_t>(bits)));
     return bits;
   };
-  CHECK(said(NodeRole::primary) == 1 + 8);
+  CHECK(said(NodeRole::primary) == 1 + 8 + 64);
   CHECK(said(NodeRole::replica) == 1 + 2 + 8 + 32);
   CHECK(said(NodeRole::candidate) == 1 + 2 + 4 + 16 + 32);
 }

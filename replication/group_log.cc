@@ -73,6 +73,7 @@ Status GroupLog::wait(Epoch epoch, Lsn lsn, bool committed, Instant deadline) {
                        std::to_string(epoch.node) + " is not in what this node has");
     }
     if (standing == EntryStanding::held && (!committed || lsn <= commit_)) return {};
+    if (closed_) return ReactorErrc::closed;
     Waiter waiter;
     waiter.lsn = lsn;
     LsnList<Waiter>& waiters = epoch > line_.last_epoch() ? by_line_ : committed ? by_commit_ : by_lsn_;

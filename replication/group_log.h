@@ -55,12 +55,17 @@ class GroupLog {
 
   /// Suspends until the entry is here and visible. Suspends: yes (fiber)
   /// Errors:   history_lost: the log goes, or went, on without it, or its epoch is too long ago;
-  ///           deadline_exceeded, cancelled
+  ///           deadline_exceeded, cancelled; closed
   Status wait_visible(Epoch epoch, Lsn lsn, Instant deadline);
   /// Likewise, until it is committed as far as this node knows.
   Status wait_committed(Epoch epoch, Lsn lsn, Instant deadline);
   /// Those who wait judge again; for whoever changes a role.
   void line_changed();
+  /// From here on nobody waits: what is not here yet is not awaited.
+  void close() {
+    closed_ = true;
+    line_changed();
+  }
 
  private:
   struct Waiter {
@@ -78,6 +83,7 @@ class GroupLog {
   EpochLine line_;
   Lsn commit_{};
   bool spoiled_ = false;
+  bool closed_ = false;
   LsnList<Waiter> by_lsn_;     ///< for an entry to come in the newest epoch, or an older one
   LsnList<Waiter> by_commit_;  ///< for one to be committed
   LsnList<Waiter> by_line_;    ///< for an epoch that is not here yet

@@ -17,6 +17,12 @@ std::string text_of(Epoch epoch) { return std::to_string(epoch.counter) + "." + 
 
 Result<std::unique_ptr<Member>> Member::create(Reactor& reactor, Clock& clock, const MemberTable& table,
                                                const MemberOptions& options) {
+  if (options.group.group_bytes_max >
+      options.log_bytes / 4) {  // others would hold it to what its log does not take
+    return Error::from_errno(EINVAL, "groups of up to " + std::to_string(options.group.group_bytes_max) +
+                                         " bytes need a log of four times that, not " +
+                                         std::to_string(options.log_bytes));
+  }
   std::unique_ptr<Member> member(new Member(reactor, clock, options));
   const std::uint32_t buffers = table.source != nullptr ? Sender::kSnapshotBufferBytes : 0;
   TL_TRY(auto ring, Log::create(options.log_bytes, buffers));
@@ -106,6 +112,7 @@ void Member::asked_to_lead() {
 void Member::close(const std::string& why) {
   end_promise_link(why);
   step_down(why);
+  log_->close();
 }
 
 // ---- what it says ---------------------------------------------------------------------------------------
@@ -251,6 +258,11 @@ Verdict Member::judge_candidate(const Hello& theirs) {
         "it has promised epoch " + text_of(theirs.epoch) + " to node " + std::to_string(theirs.node);
     end_promise_link(why);
     step_down(why);
+    promised_node_ = theirs.node;
+    promise_.epoch = theirs.epoch;
+    link_to_come_ = true;
+    promised_at_ = reactor_.now();
+    arm_tick();
     if (watcher_ != nullptr) watcher_->promise_given(theirs.node, theirs.epoch);
   }
   Hello ours = about_itself(NodeRole::replica);
@@ -286,6 +298,7 @@ Status Member::attach(std::unique_ptr<Link> link, const Hello& theirs, const Hel
   promise_.epoch = theirs.epoch;
   promise_.shard = options_.shard;
   promise_news_ = true;
+  arm_tick();
   return {};
 }
 
@@ -304,7 +317,7 @@ Status Member::attach_replica(std::unique_ptr<Link> link, const Hello& theirs, c
         {ReplicationErrc::peer_busy, "the log no longer reaches back to where the stream was to begin"});
   }
   if (ours.flags.snapshot) return primary_->attach_snapshot(std::move(link), theirs.node, theirs.last_lsn);
-  return primary_->attach(std::move(link), theirs.node, theirs.last_lsn);
+  return primary_->attach(std::move(link), theirs.node, theirs.last_lsn, theirs.last_epoch);
 }
 
 // ---- following ------------------------------------------------------------------------------------------
@@ -434,10 +447,33 @@ Status Member::lead(Epoch epoch, std::uint32_t c, bool forced) {
 // ---- the candidate that it has promised -----------------------------------------------------------------
 
 void Member::end_promise_link(const std::string& why) {
+  link_to_come_ = false;
   if (promised_link_) promised_link_->close(why);
   promised_link_.reset();
   // Who fetched did so for the sake of that promise.
   if (role_ != MemberRole::leading && !primary_->departed()) primary_->sender().dismiss_all(why);
+}
+
+void Member::promise_came_to_nothing(const std::string& why) {
+  link_to_come_ = false;
+  promised_link_.reset();
+  if (watcher_ != nullptr) watcher_->promise_void(promised_node_, promise_.epoch, why);
+}
+
+void Member::arm_tick() {
+  if ((!promised_link_ && !link_to_come_) || heartbeat_.armed()) return;
+  reactor_.timers().arm(heartbeat_, reactor_.now() + Duration{options_.heartbeat.ns / 2});
+}
+
+/// Of a core that is otherwise parked. The promise's heartbeat leaves in the flush of the same turn; a link
+/// that is closed is found by the next poll.
+void Member::tick() {
+  const Instant now = reactor_.now();
+  if (promised_link_ && now - promised_link_->last_heard() > options_.link_timeout)
+    promised_link_->close("the candidate said nothing");
+  if (link_to_come_ && now - promised_at_ > options_.link_timeout)
+    promise_came_to_nothing("no link came of it");
+  arm_tick();
 }
 
 std::uint32_t Member::poll(std::uint32_t budget) {
@@ -460,12 +496,8 @@ std::uint32_t Member::poll(std::uint32_t budget) {
     promise_.set_echo(frame->stamp());
     promise_news_ = true;
   }
-  const bool silent = reactor_.now() - promised_link_->last_heard() > options_.link_timeout;
-  if (silent) promised_link_->close("the candidate said nothing");
   if (promised_link_->state() != LinkState::closed) return done;
-  const std::string why = promised_link_->close_reason();
-  promised_link_.reset();
-  if (watcher_ != nullptr) watcher_->promise_void(promised_node_, promise_.epoch, why);
+  promise_came_to_nothing(promised_link_->close_reason());
   return done + 1;
 }
 

@@ -16,6 +16,7 @@
 #include <tidelock/reactor/clock.h>
 #include <tidelock/reactor/poll_source.h>
 #include <tidelock/reactor/reactor.h>
+#include <tidelock/reactor/timer.h>
 #include <tidelock/replication/dialer.h>
 #include <tidelock/replication/group_log.h>
 #include <tidelock/replication/membership.h>
@@ -55,10 +56,11 @@ class MemberWatcher {
  public:
   virtual ~MemberWatcher() = default;
   virtual void role_changed(MemberRole role, const std::string& why) = 0;
-  /// It has promised a candidate that epoch. Nothing may come of it: not even the link by which that would
-  /// stamp it.
+  /// It has promised a candidate that epoch. What comes of it, if anything, role_changed() or promise_void()
+  /// tells.
   virtual void promise_given(std::uint32_t node, Epoch epoch) = 0;
-  /// That link is gone, and not because the node did something else: the candidate is gone, or silent.
+  /// The link of that promise is gone, and not because the node did something else: the candidate is gone, or
+  /// silent. Or none has come of it within link_timeout.
   virtual void promise_void(std::uint32_t node, Epoch epoch, const std::string& why) = 0;
   /// The primary that it follows has ended its epoch, and this node has all that it wrote.
   virtual void asked_to_lead() = 0;
@@ -73,7 +75,7 @@ class MemberWatcher {
 class Member final : public Door, private ReplicaOwner, private PollSource {
  public:
   /// Adds itself and both ends to the reactor. `clock`: what leases go by (CLOCK_BOOTTIME).
-  /// Errors:   those of Log, Primary and Replica
+  /// Errors:   those of Log, Primary and Replica; EINVAL: groups of entries may be larger than a quarter of the log
   static Result<std::unique_ptr<Member>> create(Reactor& reactor, Clock& clock, const MemberTable& table,
                                                 const MemberOptions& options);
   /// No fiber may be waiting in log, primary or replica, and departed().
@@ -132,7 +134,7 @@ class Member final : public Door, private ReplicaOwner, private PollSource {
   /// Ends its epoch, or leaves whom it follows.
   void step_down(const std::string& why);
 
-  /// Says goodbye to all.
+  /// Says goodbye to all, and readers that wait in the log hear `closed`.
   void close(const std::string& why);
   /// Nothing reads its log any more.
   [[nodiscard]] bool departed() const { return primary_->departed(); }
@@ -153,6 +155,14 @@ class Member final : public Door, private ReplicaOwner, private PollSource {
   void arm() override;
   void disarm() override;
   [[nodiscard]] bool has_work() const override;
+
+  struct OwnedTimer : Timer {
+    OwnedTimer(Member& owner, Callback callback) : Timer(callback), member(owner) {}
+    Member& member;
+  };
+  void tick();
+  void arm_tick();
+  void promise_came_to_nothing(const std::string& why);
 
   void become(MemberRole role, const std::string& why);
   void end_promise_link(const std::string& why);
@@ -187,11 +197,14 @@ class Member final : public Door, private ReplicaOwner, private PollSource {
   bool forced_ = false;  ///< what it leads
 
   // The candidate that it has promised, until that leads or is gone.
+  bool link_to_come_ = false;  ///< of its promise
+  Instant promised_at_{};
   std::unique_ptr<Link> promised_link_;
   ControlFrame promise_;  ///< what goes to it
   std::uint32_t promised_node_ = 0;
   bool promise_news_ = false;
   Instant promise_sent_at_{};
+  OwnedTimer heartbeat_{*this, [](Timer& timer) { static_cast<OwnedTimer&>(timer).member.tick(); }};
 
   // As a candidate: what it takes from a giver.
   bool fetching_ = false;

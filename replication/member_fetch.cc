@@ -37,6 +37,7 @@ Status Member::attach_fetch(std::unique_ptr<Link> link, const Hello& theirs, con
   }
   Follower follower{theirs.node, theirs.last_lsn, theirs.history, theirs.epoch};
   follower.counts = false;
+  follower.last_epoch = theirs.last_epoch;
   Sender& sender = primary_->sender();
   return ours.flags.snapshot ? sender.attach_snapshot(std::move(link), follower)
                              : sender.attach(std::move(link), follower);

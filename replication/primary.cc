@@ -67,28 +67,29 @@ Primary::~Primary() {
   state_->reactor.remove_source(*this);
 }
 
-SenderOptions Primary::State::sender_options() const {
+SenderOptions Primary::State::sender_options(bool foreign_log) const {
   SenderOptions chosen;
   chosen.shard = options.shard;
   chosen.group_bytes_max = group_bytes_max();
   chosen.heartbeat = options.heartbeat;
   chosen.link_timeout = options.link_timeout;
   chosen.one_link_a_node = options.c.has_value();
+  chosen.judges_line = foreign_log;
   chosen.whole_is_said = group != nullptr;
   chosen.snapshots = options.snapshots;
   chosen.policy = options.policy;
   return chosen;
 }
 
-Follower Primary::State::follower(std::uint32_t node, Lsn last) const {
-  return {node, last, options.history, options.epoch, true};
+Follower Primary::State::follower(std::uint32_t node, Lsn last, Epoch last_epoch) const {
+  return {node, last, options.history, options.epoch, true, last_epoch};
 }
 
-Status Primary::attach(std::unique_ptr<Link> link, std::uint32_t node, Lsn peer_last) {
-  return state_->sender.attach(std::move(link), state_->follower(node, peer_last));
+Status Primary::attach(std::unique_ptr<Link> link, std::uint32_t node, Lsn peer_last, Epoch peer_last_epoch) {
+  return state_->sender.attach(std::move(link), state_->follower(node, peer_last, peer_last_epoch));
 }
 Status Primary::attach_snapshot(std::unique_ptr<Link> link, std::uint32_t node, Lsn peer_last) {
-  return state_->sender.attach_snapshot(std::move(link), state_->follower(node, peer_last));
+  return state_->sender.attach_snapshot(std::move(link), state_->follower(node, peer_last, {}));
 }
 Duration Primary::snapshot_wait(std::uint32_t node) const { return state_->sender.snapshot_wait(node); }
 bool Primary::sends_snapshots() const { return state_->sender.sends_snapshots(); }

@@ -183,10 +183,11 @@ class Primary final : public PollSource {
   /// Takes over a link whose peer, `node`, has said hello and resumes it after `peer_last`. That counts for
   /// nothing: only what the peer's control frames say does. The primary polls and flushes its links itself:
   /// they are not added to the reactor.
-  /// Errors:   gap: the log does not hold what follows; bad_length: the link's batches are smaller than
-  ///           an entry or a group may be; peer_busy: attached(); those of Link::attach. The link is closed
-  ///           with that reason
-  Status attach(std::unique_ptr<Link> link, std::uint32_t node, Lsn peer_last);
+  /// `peer_last_epoch`: of that entry, as its hello says; on a log that is somebody else's both name it.
+  /// Errors:   gap: the log does not hold what follows, or that entry; bad_length: the link's batches are
+  ///           smaller than an entry or a group may be; peer_busy: attached(); those of Link::attach. The
+  ///           link is closed with that reason
+  Status attach(std::unique_ptr<Link> link, std::uint32_t node, Lsn peer_last, Epoch peer_last_epoch = {});
   /// With `c`, a node has one link at most: true as long as one of its links is not gone.
   [[nodiscard]] bool attached(std::uint32_t node) const;
   /// Takes over a link whose peer has said hello, and that it takes a snapshot: for one that the log no

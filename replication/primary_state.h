@@ -81,7 +81,8 @@ struct Primary::State final : Sender::Owner {
         group(its_group),
         leads(its_group == nullptr),
         log(ring),
-        sender(owner, ring, its_line != nullptr ? *its_line : own_line, sender_options(), *this, stats),
+        sender(owner, ring, its_line != nullptr ? *its_line : own_line, sender_options(its_line != nullptr),
+               *this, stats),
         c(chosen.c.value_or(0)),
         replicas_needed(std::max(c, 1U)),
         levels_standing(level_bit(1) | level_bit(replicas_needed)) {
@@ -96,10 +97,10 @@ struct Primary::State final : Sender::Owner {
   [[nodiscard]] bool in_term(Epoch epoch) const { return !closed && leads && options.epoch == epoch; }
 
   // primary.cc
-  [[nodiscard]] SenderOptions sender_options() const;
+  [[nodiscard]] SenderOptions sender_options(bool foreign_log) const;
   void count_nodes();
   [[nodiscard]] std::size_t replicas() const;
-  [[nodiscard]] Follower follower(std::uint32_t node, Lsn last) const;
+  [[nodiscard]] Follower follower(std::uint32_t node, Lsn last, Epoch last_epoch) const;
   [[nodiscard]] std::uint32_t group_bytes_max() const;
 
   // What the sender asks and tells.

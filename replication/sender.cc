@@ -47,6 +47,11 @@ Status Sender::attach(std::unique_ptr<Link> link, const Follower& follower) {
     return error;
   };
   if (attached(follower.node)) return refuse(busy(follower.node));
+  if (options_.judges_line && !line_.prefix(follower.last_epoch, follower.last, log_.last_lsn())) {
+    return refuse(Error(ReplicationErrc::gap, "the peer's log, up to LSN " +
+                                                  std::to_string(follower.last.value) +
+                                                  ", is no prefix of this one: a snapshot mends it"));
+  }
   const auto position = log_.position_after(follower.last);
   if (!position) return refuse(position.error());
   if (const Status taken = take_link(*link); !taken) return refuse(taken.error());

@@ -37,6 +37,7 @@ struct SenderOptions {
   Duration heartbeat = milliseconds(100);
   Duration link_timeout = seconds(3);
   bool one_link_a_node = false;
+  bool judges_line = false;  ///< a stream goes on after (Follower::last_epoch, last), not after an LSN alone
   bool whole_is_said = false;  ///< in a group: acknowledgements count from when they say `whole`
   const SnapshotSource* snapshots = nullptr;  ///< null: it sends none. Outlives the sender
   const AckPolicy* policy = nullptr;          ///< null: production's
@@ -57,6 +58,7 @@ struct Follower {
   HistoryId history{};
   Epoch epoch{};       ///< of our hello: of frames both ways, as long as the link lives
   bool counts = true;  ///< its acknowledgements do, once it is whole: no candidate's that only fetches
+  Epoch last_epoch{};  ///< of `last`, as its hello says; 0: not said
 };
 
 /// The owner polls and flushes it: it is in no reactor's list by itself.
@@ -129,6 +131,7 @@ class Sender {
     // Of one that gets a snapshot.
     std::unique_ptr<SnapshotSender> snapshot;  ///< until its last range has left
     bool whole = true;                         ///< it has said so, or need not
+    bool unheard = false;                      ///< since a snapshot was to begin: perhaps it only asked
     bool syncing = false;           ///< until it has acknowledged what makes it whole: it does not count
     Lsn whole_lsn{};                ///< which is this, of the last range
     std::uint64_t whole_batch = 0;  ///< with which all up to that has left
@@ -177,9 +180,9 @@ class Sender {
   Sender& operator=(const Sender&) = delete;
 
   /// Takes over a link whose peer has said hello and goes on after its last.
-  /// Errors:   gap: the log does not hold what follows; bad_length: the link's batches are smaller than
-  ///           an entry or a group may be; peer_busy: attached(); those of Link::attach. The link is closed
-  ///           with that reason
+  /// Errors:   gap: the log does not hold what follows, or its last is not in the line; bad_length: the link's
+  ///           batches are smaller than an entry or a group may be; peer_busy: attached(); those of
+  ///           Link::attach. The link is closed with that reason
   Status attach(std::unique_ptr<Link> link, const Follower& follower);
   /// The same of one that takes a snapshot first. One at a time.
   /// Errors:   as attach(); peer_busy: snapshot_wait(); gap: this sender sends none

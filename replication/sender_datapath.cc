@@ -81,6 +81,8 @@ void Sender::accept_ack(Peer& peer, const ControlFrame& frame) {
   if (const Status said = check_sender(frame, NodeRole::replica); !said) {
     return peer.link->close(said.error().message());
   }
+  // Whoever only asked for the hello says nothing: that costs no back-off.
+  if (std::exchange(peer.unheard, false)) back_off_.began(peer.node(), reactor_.now());
   // A busy one soon brings down what an idle one's heartbeat has made of it.
   const Duration pause = reactor_.now() - peer.said_at;
   peer.pause = std::max(pause, peer.pause - Duration{(peer.pause - pause).ns / 8});

@@ -55,10 +55,12 @@ Status Sender::attach_snapshot(std::unique_ptr<Link> link, Follower follower) {
   peer.follower = follower;
   peer.snapshot = std::make_unique<SnapshotSender>(*options_.snapshots);
   peer.syncing = options_.policy == nullptr || !options_.policy->counts_syncing();
+  peer.unheard = options_.whole_is_said;
   peer.cursor = peer.completed = log_.end();
   peer.sent = follower.last;
+  const bool counted_later = peer.unheard;
   add_peer(std::move(peer), std::move(link));
-  back_off_.began(follower.node, reactor_.now());
+  if (!counted_later) back_off_.began(follower.node, reactor_.now());
   bump(stats_.snapshots);
   return {};
 }

@@ -866,3 +866,93 @@ TEST_CASE("replication/member: a node that does not count yet is heard all the s
   CHECK(refused->ours == 0);
   CHECK_FALSE(wire->primary_closed);
 }
+
+TEST_CASE("replication/member: a parked core sends a promise's heartbeats, and notices a dead candidate") {
+  TwoMembers rig;
+  rig.leases_end();
+  REQUIRE_FALSE(rig.member(2).stand(0, false));
+  const Epoch epoch = rig.member(2).lineage().epoch;
+  const Hello asks = rig.candidate(2, false);
+  Rig& side = rig.node(1).side;
+  side.run();
+  SUBCASE("by its link") {
+    REQUIRE_FALSE(rig.dial(2, 1, asks));
+    REQUIRE(rig.attached);
+    side.run();
+    // Expect: turned at its timers only, it says something as often as a heartbeat.
+    for (int i = 0; i < 20; ++i) {
+      while (rig.near->receive_control()) continue;
+      side.run_for(milliseconds(100));
+      CHECK(rig.near->receive_control());
+    }
+    CHECK(rig.node(1).given_in_vain.empty());
+    side.run_for(seconds(2));
+    CHECK(rig.near->close_reason() == "closed by the peer");
+  }
+  SUBCASE("which never came") {
+    REQUIRE(std::holds_alternative<Hello>(rig.member(1).judge(asks)));
+    side.run_for(seconds(2));
+    CHECK(rig.node(1).given_in_vain.empty());
+    side.run_for(seconds(2));
+  }
+  CHECK(rig.node(1).given_in_vain == MemberNode::Promised{{2, epoch}});
+}
+
+TEST_CASE("replication/member: readers hear at once that a member is closed") {
+  TwoMembers rig;
+  std::optional<Status> reader;
+  const Epoch epoch = rig.member(1).primary().epoch();
+  REQUIRE(rig.node(1).side.reactor->spawn_detached(
+      "reader", [&] { reader = rig.member(1).log().wait_committed(epoch, {100}, Instant::never()); }));
+  rig.turns(2);
+  CHECK_FALSE(reader);
+  rig.member(1).close("the node ends");
+  rig.turns(2);
+  REQUIRE(reader);
+  CHECK(reader->error() == ReactorErrc::closed);
+}
+
+TEST_CASE("replication/member: a group that some log would not take is refused") {
+  Rig side;
+  ShadowApplier table;
+  MemberOptions options;
+  options.group.node = 1;
+  options.group.nodes = {1};
+  options.group.group_bytes_max = 32 * 1024;
+  options.log_bytes = 64 * 1024;
+  const auto made = Member::create(*side.reactor, side.clock, {table}, options);
+  REQUIRE_FALSE(made);
+  CHECK(made.error().code() == std::errc::invalid_argument);
+}
+
+TEST_CASE("replication/member: to ask for an answer costs no snapshot") {
+  MemberRig rig(3, 1);
+  rig.found(1);
+  REQUIRE(rig.follow(2, 1));
+  rig.heartbeat();
+  Hello asks = rig.member(3).hello();  // of a log that is no prefix
+  asks.history = kGroupHistory;
+  asks.last_lsn = {1};
+  asks.last_epoch = asks.commit_epoch = {};
+  asks.commit_lsn = {};
+  for (int i = 0; i < 3; ++i) {
+    REQUIRE_FALSE(rig.dial(3, 1, asks));
+    CHECK(rig.answer.flags.snapshot);
+    REQUIRE(rig.attached);
+    rig.near->close("it has its answer");
+    rig.turns(3);
+  }
+  // Expect: whoever takes one up is to wait before the next.
+  REQUIRE_FALSE(rig.dial(3, 1, asks));
+  ControlFrame frame;
+  frame.history = kGroupHistory;
+  frame.epoch = rig.answer.epoch;
+  REQUIRE(rig.near->send_control(frame));
+  rig.turns(3);
+  rig.near->close("it breaks");
+  rig.turns(3);
+  const auto refused = rig.dial(3, 1, asks);
+  REQUIRE(refused);
+  CHECK(refused->reason == RefusalReason::busy);
+  CHECK(refused->ours > 1000);
+}

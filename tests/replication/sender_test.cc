@@ -166,6 +166,18 @@ TEST_CASE("replication/sender: a primary leads on a log that it does not own, an
   CHECK(primary->last_lsn() == Lsn{2});
   kept.line.begin(kEpoch, kept.log->last_lsn().next());
 
+  // An LSN alone names no entry here.
+  for (const Epoch epoch : {Epoch{}, Epoch{kEpochBefore.counter, kEpochBefore.node + 1}}) {
+    CHECK(primary
+              ->attach(std::make_unique<LoopbackLink>(wire_of(6), NodeRole::primary, rig.primary_side.clock),
+                       3, {2}, epoch)
+              .error() == ReplicationErrc::gap);
+  }
+  REQUIRE(
+      primary->attach(std::make_unique<LoopbackLink>(wire_of(6), NodeRole::primary, rig.primary_side.clock),
+                      3, {2}, kEpochBefore));
+  primary->sender().drop_all("the test has seen it");
+
   const auto wire = wire_of(7);
   REQUIRE(rig.replica->attach(std::make_unique<LoopbackLink>(wire, NodeRole::replica, rig.replica_side.clock),
                               kHistory, kEpoch));

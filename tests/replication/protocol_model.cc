@@ -62,11 +62,13 @@ struct Model::Turn {
   }
   /// Enough nodes have told it of that.
   [[nodiscard]] bool heard(const ModelNode& x, Byte history) const {
-    return std::count(x.answers.begin(), x.answers.end(), history) >= answers_needed();
+    const auto tell = std::count(x.answers.begin(), x.answers.end(), history);
+    const auto none = std::count(x.answers.begin(), x.answers.end(), kNoMemory);
+    return tell >= answers_needed() || (tell > 0 && none > 0 && tell + none + 1 == nodes);
   }
   [[nodiscard]] bool heard_of_any(const ModelNode& x) const {
     return std::any_of(x.answers.begin(), x.answers.end(),
-                       [&](Byte answer) { return answer != 0 && heard(x, answer); });
+                       [&](Byte answer) { return answer != 0 && answer != kNoMemory && heard(x, answer); });
   }
   [[nodiscard]] Byte answers_needed() const {
     return static_cast<Byte>(quorum.answers_needed() - (rules.asks_enough ? 0 : 1));
@@ -159,10 +161,12 @@ struct Model::Turn {
     }
     return x.lease_epoch == epoch_of_primary(p) || !rules.follow_heeds_lease || !lease_runs(x, 0);
   }
+  [[nodiscard]] static Byte told_by(const ModelNode& y) { return y.memory != 0 ? y.history : kNoMemory; }
   [[nodiscard]] bool may_answer(Byte i, Byte to) const {
     const ModelNode& x = node(to);
     const ModelNode& y = node(i);
-    return i != to && x.memory == 0 && y.memory != 0 && x.answers[i] != y.history &&
+    if (y.memory == 0 && (rules.only_memory_answers || s.lost == 0)) return false;
+    return i != to && x.memory == 0 && x.answers[i] != told_by(y) &&
            (!fresh(x) || promised_founding(x, s.founded_by[y.history])) && !in_bag(ModelKind::answer, i, to);
   }
   [[nodiscard]] bool may_send(Byte i, Byte to) const {
@@ -498,6 +502,7 @@ struct Model::Turn {
   void take_answer(const ModelMessage& message) const {
     ModelNode& x = node(message.to);
     x.answers[message.from] = message.epoch;
+    if (message.epoch == kNoMemory) return;
     const bool founder = promised_founding(x, s.founded_by[message.epoch]);
     // A founder that hears of enough of a history joins it, and one that promised is bound by the higher.
     if (founder || heard(x, message.epoch) || message.a > x.promised) {
@@ -705,8 +710,8 @@ ModelState Model::after(const ModelState& state, const Move& move) {
       break;
     }
     case Step::answer:
-      turn.put(
-          {ModelKind::answer, move.a, x.life, move.b, next.nodes[move.b].life, x.history, x.promised, 0, 0});
+      turn.put({ModelKind::answer, move.a, x.life, move.b, next.nodes[move.b].life, Turn::told_by(x),
+                x.promised, 0, 0});
       break;
     case Step::read:
       turn.read(move.a);

@@ -24,6 +24,7 @@ inline constexpr Byte kEntriesMax = 7;
 inline constexpr Byte kLeadsMax = 4;
 inline constexpr Byte kBagMax = 10;
 inline constexpr Byte kLease = 2;  ///< in ticks
+inline constexpr Byte kNoMemory = 15;
 
 /// The parts of the design that may be left out.
 struct Rules {
@@ -35,6 +36,7 @@ struct Rules {
   bool memory_is_lost = true;         ///< who restarted has to ask what it may have promised
   bool memory_needs_log = true;       ///< ... and has to apply what a primary had then
   bool asks_enough = true;            ///< ... of answers_needed() others, not of one fewer
+  bool only_memory_answers = true;    ///< ... even if all of the others have answered
   bool promises_suffice = true;       ///< promises_needed(), not one fewer
   bool all_found = true;              ///< founders_needed(), not one fewer
   bool founding_is_stamped = true;    ///< a founder that led when it was promised gives no memory
@@ -93,7 +95,7 @@ struct ModelNode {
   Byte shadow = 0;     ///< the lead whose snapshot is under way
   Byte lease_epoch = 0, lease_until = 0, fresh_until = 0;
   // without memory
-  std::array<Byte, kNodesMax> answers{};  ///< a history by node
+  std::array<Byte, kNodesMax> answers{};  ///< a history by node, or kNoMemory
   Byte target = 0, target_lead = 0;
   Byte asked_founding =
       0;  ///< the epoch of the founder that it promised last, if it did not do anything else since

@@ -227,6 +227,22 @@ const std::vector<Move> kFounderUnheard{{Step::found, 0},      {Step::promise, 1
                                         {Step::confirm, 2, 0}, {Step::lead, 0},        {Step::found, 1},
                                         {Step::promise, 2, 1}, {Step::deliver, kLast}, {Step::answer, 0, 2}};
 
+/// Node 3 of five stands with the promises of nodes 1 and 2, which restart one after the other. Node 2 hears
+/// of that and follows node 3, and when that restarts, too, node 1 has heard of it from nobody: who had
+/// promised answered while it had no memory. The first primary goes on with node 1.
+const std::vector<Move> kRestartsInTurn{
+    {Step::stand, 3, 2},    {Step::promise, 1, 3},  {Step::deliver, kLast}, {Step::promise, 2, 3},
+    {Step::deliver, kLast}, {Step::confirm, 1, 3},  {Step::confirm, 2, 3},  {Step::crash, 1},
+    {Step::tick},           {Step::tick},           {Step::answer, 0, 1},   {Step::deliver, kLast},
+    {Step::answer, 4, 1},   {Step::deliver, kLast}, {Step::crash, 2},       {Step::answer, 2, 1},
+    {Step::deliver, kLast}, {Step::tick},           {Step::tick},           {Step::answer, 0, 2},
+    {Step::deliver, kLast}, {Step::answer, 4, 2},   {Step::deliver, kLast}, {Step::answer, 3, 2},
+    {Step::deliver, kLast}, {Step::lead, 3},        {Step::attach, 2, 3},   {Step::send, 3, 2},
+    {Step::deliver, kLast}, {Step::deliver, kLast}, {Step::crash, 3},       {Step::answer, 3, 1},
+    {Step::deliver, kLast}, {Step::attach, 1, 0},   {Step::send, 0, 1},     {Step::deliver, kLast},
+    {Step::deliver, kLast}, {Step::write, 0},       {Step::send, 0, 1},     {Step::deliver, kLast},
+    {Step::deliver, kLast}, {Step::send, 0, 4},     {Step::deliver, kLast}, {Step::deliver, kLast}};
+
 /// Node 1 granted a lease, and node 0 heard its echo.
 const std::vector<Move> kLeased{{Step::send, 0, 1}, {Step::deliver, kLast}, {Step::deliver, kLast}};
 /// ... node 2, which granted none, promised node 3.
@@ -465,4 +481,14 @@ TEST_CASE(
     CHECK(outcome.fault == "");
     CHECK((outcome.complete || test::kSanitized));
   }
+}
+
+TEST_CASE("model: that all others have answered is not enough if some of them had no memory then" *
+          doctest::skip(test::kSanitized)) {
+  Rules rules;
+  rules.only_memory_answers = false;
+  Model broken({.nodes = 5, .c = 2, .writes = 1, .crashes = 3, .candidacies = 2, .ticks = 4, .losses = 2},
+               rules);
+  CHECK(walk_at_random(broken, begin_at(broken, kRestartsInTurn), kWalksMax).fault ==
+        "a committed entry is not in the log of a later primary");
 }

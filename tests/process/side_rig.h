@@ -1,6 +1,7 @@
 /// The two halves of a run on two machines, and a side channel in a test's own hands.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -8,18 +9,28 @@
 #include <unistd.h>
 #include <vector>
 
+#include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
 namespace tidelock::test {
 
+/// Of 127.0.0.0/8 an address of this process's own: a port that is free for a moment is not taken by a test
+/// that runs beside this one.
 inline sockaddr_in loopback(std::uint16_t port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK | (static_cast<std::uint32_t>(::getpid()) & 0xffffU) << 8U);
   return address;
+}
+
+inline std::string loopback_text(std::uint16_t port) {
+  const sockaddr_in address = loopback(port);
+  std::array<char, INET_ADDRSTRLEN> text{};
+  ::inet_ntop(AF_INET, &address.sin_addr, text.data(), text.size());
+  return std::string(text.data()) + ":" + std::to_string(port);
 }
 
 /// A TCP socket in the test's own hands; closed at the end.
@@ -61,7 +72,7 @@ class Socket {
 
 inline std::string free_address() {
   Socket socket;
-  return "127.0.0.1:" + std::to_string(socket.listen());
+  return loopback_text(socket.listen());
 }
 
 inline std::uint16_t port_of(const std::string& address) {

@@ -28,6 +28,7 @@ using tidelock::test::free_address;
 using tidelock::test::has;
 using tidelock::test::kSideHello;
 using tidelock::test::kTidelock;
+using tidelock::test::loopback_text;
 using tidelock::test::port_of;
 using tidelock::test::primary_flags;
 using tidelock::test::Program;
@@ -209,7 +210,7 @@ TEST_CASE("a signal ends the replica's machine while it looks for the other, or 
     for (const std::string& answer :
          {std::string(), frame(1, config), frame(1, config) + frame(2, "piece")}) {
       Socket listener;
-      const std::string address = "127.0.0.1:" + std::to_string(listener.listen());
+      const std::string address = loopback_text(listener.listen());
       Program replica(kTidelock, replica_flags(address));
       const Socket visitor(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
       visitor.send(answer);
@@ -241,7 +242,7 @@ TEST_CASE("a replica's machine that sends a hello byte by byte is let go, and th
 
 TEST_CASE("a primary that sends its input a little at a time is not listened to for ever") {
   Socket listener;
-  const std::string address = "127.0.0.1:" + std::to_string(listener.listen());
+  const std::string address = loopback_text(listener.listen());
   Program replica(kHasty, replica_flags(address));
   const std::string config =
       R"({"tidelock":"side channel","version":2,"dataset_bytes":1000000,"run":{"role":2,"cpus":[],"overprovisioned":true,)"

@@ -21,6 +21,7 @@ using tidelock::test::free_address;
 using tidelock::test::kSideHello;
 using tidelock::test::kTidelock;
 using tidelock::test::kTidelockPlanted;
+using tidelock::test::loopback_text;
 using tidelock::test::port_of;
 using tidelock::test::primary_flags;
 using tidelock::test::Program;
@@ -216,7 +217,7 @@ TEST_CASE("a replica gives up on a primary that makes no sense, in one line") {
   for (const std::string& trick : tricks) {
     CAPTURE(trick);
     Socket listener;
-    const std::string address = "127.0.0.1:" + std::to_string(listener.listen());
+    const std::string address = loopback_text(listener.listen());
     Program replica(kTidelock, replica_flags(address));
     const Socket visitor(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     visitor.send(trick);

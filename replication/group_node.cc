@@ -123,6 +123,7 @@ Instant GroupNode::decide() {
   if (attempt_) return now + std::max(Duration{0}, attempt_->deadline() - clock_.now());
   if (member_->role() == MemberRole::leading) {
     if (!alone()) alone_since_ = now;
+    if (looks()) changed_.notify_all();  // that came true by time alone
     return now + options_.member.heartbeat;
   }
   if (member_->role() == MemberRole::following) return now + kSteerIdle;

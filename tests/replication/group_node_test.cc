@@ -338,6 +338,20 @@ TEST_CASE("force does not lead beside a primary of which anybody hears") {
   CHECK(rig.primary() == 1);
 }
 
+TEST_CASE("two that lead apart, each by its own promise, hear of one another soon after they may") {
+  GroupRig rig({2, 1});
+  REQUIRE(rig.pass_until(kGroupPatience, [&] { return rig.whole(); }));
+  rig.cut(1, 2, true);
+  REQUIRE(rig.pass_until(kGroupPatience, [&] { return rig.member(2).role() == MemberRole::none; }));
+  const auto promoted = promote(rig, 2);
+  REQUIRE(rig.pass_until(kGroupPatience, [&] { return promoted->has_value(); }));
+  CHECK(promoted->value());
+  CHECK(rig.member(1).role() == MemberRole::leading);
+  rig.pass(seconds(2));
+  rig.cut(1, 2, false);
+  CHECK(rig.pass_until(seconds(8), [&] { return rig.whole(); }));
+}
+
 TEST_CASE("nodes that stand by themselves need nobody to tell them") {
   GroupRig rig({3, 1, true});
   REQUIRE(rig.pass_until(kGroupPatience, [&] { return rig.whole(); }));

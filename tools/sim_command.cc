@@ -38,7 +38,7 @@ std::string all_kinds() {
 }
 
 /// Errors:   EINVAL, with what there is
-Result<sim::FaultMask> parse_faults(const std::string& list) {
+Result<sim::FaultMask> parse_faults(const std::string& list, sim::WorldKind world) {
   sim::FaultMask mask{};
   if (list == "all") return sim::all_faults();
   if (list == "none") return mask;
@@ -51,6 +51,9 @@ Result<sim::FaultMask> parse_faults(const std::string& list) {
           EINVAL, fmt::format("--faults: there is no fault \"{}\": give all, none, or some of {}", name,
                               all_kinds()));
     }
+    if (!sim::befalls(world, kind))
+      return Error::from_errno(
+          EINVAL, fmt::format("--faults: the world {} has no \"{}\"", sim::name_of(world), name));
     mask[static_cast<std::size_t>(kind)] = true;
   }
   return mask;
@@ -100,11 +103,12 @@ Result<std::string> cut_faults(const std::string& path, const sim::RunOptions& r
                                const sim::JobTotals& totals) {
   if (totals.failed.empty()) return std::string("shrink: nothing failed, nothing is written\n");
   sim::PlanFile file;
+  file.world = run.world;
   file.seed = run.seed;
   file.checker = totals.failed.begin()->second.front().checker;
   sim::ShrinkOptions shrink;
   shrink.plan = sim::plan_of(run);
-  const sim::Shape shape = run.load.of(sim::draw_shape(sim::Streams(run.seed)));
+  const sim::Shape shape = run.load.of(sim::draw_shape(run.world, sim::Streams(run.seed)));
   shrink.clients = shape.clients;
   shrink.calls = shape.calls;
   shrink.fails = [&](const std::vector<sim::Fault>& plan, const sim::LessLoad& load) {
@@ -146,9 +150,11 @@ CLI::App* add_sim_command(CLI::App& app, SimCommandOptions& options) {
   CLI::App* command = app.add_subcommand(
       "sim", "Run production's code on simulated nodes, links and clocks, under faults, from seeds");
   command->description(
-      "Runs the reactor, its fibers and the replication streams of a primary and its replicas, the very code "
-      "that\n"
-      "production runs, on one thread under virtual time. Nodes, clocks, links and clients are simulated; a "
+      "Runs the reactor, its fibers and the replication streams of a primary and its replicas, or whole "
+      "groups of "
+      "nodes,\n"
+      "the very code that production runs, on one thread under virtual time. Nodes, clocks, links and "
+      "clients are simulated; a "
       "plan of\n"
       "faults is drawn from the seed. Checkers look on: no reader that was notified sees an older state, "
       "logs agree,\n"
@@ -163,9 +169,11 @@ CLI::App* add_sim_command(CLI::App& app, SimCommandOptions& options) {
       "Faults: " +
       all_kinds());
   command
-      ->add_option("--world", options.world,
-                   "What is simulated: streams (one shard, a primary, 1 to 3 replicas)")
-      ->check(CLI::IsMember({"streams"}))
+      ->add_option(
+          "--world", options.world,
+          "What is simulated: streams (one shard, a primary, 1 to 3 replicas) or groups (2 to 5 equal "
+          "nodes that keep one history)")
+      ->check(CLI::IsMember({"streams", "groups"}))
       ->capture_default_str();
   command->add_option("--seed", options.seed, "The first seed")
       ->check(CLI::Range(std::uint64_t{0}, std::uint64_t{1} << 60))
@@ -197,7 +205,9 @@ CLI::App* add_sim_command(CLI::App& app, SimCommandOptions& options) {
 }
 
 int sim_command(const SimCommandOptions& options, const ApplyPolicy* planted) {
-  const auto faults = parse_faults(options.faults);
+  sim::WorldKind world{};
+  static_cast<void>(sim::world_of(options.world, world));
+  const auto faults = parse_faults(options.faults, world);
   if (!faults) return fail("sim", faults.error());
   std::optional<sim::PlanFile> plan;
   if (!options.plan.empty()) {
@@ -209,6 +219,7 @@ int sim_command(const SimCommandOptions& options, const ApplyPolicy* planted) {
   const auto began = WallClock::now();
   sim::SimReport report;
   report.version = kVersion;
+  report.world = plan ? plan->world : world;
   report.first_seed = plan ? plan->seed : options.seed;
   report.plan = options.plan;
   report.seeds = options.seeds;
@@ -230,6 +241,7 @@ int sim_command(const SimCommandOptions& options, const ApplyPolicy* planted) {
   const auto shared_trace = options.trace ? sim::SharedTrace::create(kTraceLines) : nullptr;
   jobs.shared_trace = shared_trace.get();
   sim::RunOptions run;
+  run.world = report.world;
   run.seed = report.first_seed;
   run.faults = *faults;
   if (plan) {

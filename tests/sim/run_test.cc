@@ -111,7 +111,7 @@ TEST_CASE("sim/run: production's code passes under all faults, and each of them 
     undecided += result.undecided;
     excused += result.behind_log > 0 ? 1 : 0;
     calls.add(result.calls);
-    for (std::size_t i = 0; i < kFaultKinds; ++i) {
+    for (std::size_t i = 0; i < kStreamFaultKinds; ++i) {
       counts.of[i].injected += result.counts.of[i].injected;
       counts.of[i].hit += result.counts.of[i].hit;
     }
@@ -124,7 +124,7 @@ TEST_CASE("sim/run: production's code passes under all faults, and each of them 
   CHECK(calls.unknown > 0);
   CHECK(calls.replica_reads > 100 * kSeeds);
   CHECK(calls.receipt_reads > 50 * kSeeds);
-  for (std::size_t i = 0; i < kFaultKinds; ++i) {
+  for (std::size_t i = 0; i < kStreamFaultKinds; ++i) {
     const auto kind = static_cast<FaultKind>(i);
     CAPTURE(name_of(kind));
     CHECK(counts[kind].injected > 0);
@@ -319,7 +319,7 @@ TEST_CASE("sim/report: names each failure, the command that replays it, the faul
   const auto json = to_json(report);
   CHECK(json["failed"][0]["seed"] == 1743);
   CHECK(json["failed"][0]["at_ns"] == 41'203'718'442);
-  CHECK(json["faults"].size() == kFaultKinds);
+  CHECK(json["faults"].size() == kStreamFaultKinds);
   CHECK_FALSE(json.contains("trace_hash"));
 
   report.seeds = 1;

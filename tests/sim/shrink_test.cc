@@ -26,7 +26,7 @@ std::vector<Fault> faults_by_hand(std::uint64_t count) {
     Fault fault;
     fault.number = i;
     fault.at = Instant{} + milliseconds(static_cast<std::int64_t>(i));
-    fault.kind = static_cast<FaultKind>(i % kFaultKinds);
+    fault.kind = static_cast<FaultKind>(i % kStreamFaultKinds);
     fault.length = milliseconds(64);
     fault.detail = i * 7;
     plan.push_back(fault);
@@ -200,6 +200,7 @@ TEST_CASE("sim/kept: what once failed does not fail any more, and what a planted
     const auto kept = read_plan(each.path().string());
     REQUIRE(kept);
     RunOptions options;
+    options.world = kept->world;
     options.seed = kept->seed;
     options.plan = kept->plan;
     options.load = kept->load;

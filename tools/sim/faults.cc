@@ -18,8 +18,9 @@ constexpr std::array<std::string_view, kFaultKinds> kKindNames{"delay",
                                                                "pause",
                                                                "kill",
                                                                "slow_core",
-                                                               "clock_jump"};
-static_assert(static_cast<std::size_t>(FaultKind::clock_jump) + 1 == kFaultKinds);
+                                                               "clock_jump",
+                                                               "promotion_race"};
+static_assert(static_cast<std::size_t>(FaultKind::promotion_race) + 1 == kFaultKinds);
 
 }  // namespace
 
@@ -29,6 +30,17 @@ bool kind_of(std::string_view name, FaultKind& kind) {
   for (std::size_t i = 0; i < kFaultKinds; ++i) {
     if (kKindNames[i] != name) continue;
     kind = static_cast<FaultKind>(i);
+    return true;
+  }
+  return false;
+}
+
+std::string_view name_of(WorldKind kind) { return kind == WorldKind::groups ? "groups" : "streams"; }
+
+bool world_of(std::string_view name, WorldKind& kind) {
+  for (const WorldKind each : {WorldKind::streams, WorldKind::groups}) {
+    if (name_of(each) != name) continue;
+    kind = each;
     return true;
   }
   return false;

@@ -26,8 +26,24 @@ enum class FaultKind : std::uint8_t {
   kill,                ///< a node; it comes back empty
   slow_core,
   clock_jump,  ///< forward
+  // Of the world `groups` only:
+  promotion_race,  ///< an operator has a node stand for an epoch, and at once another one
 };
-inline constexpr std::size_t kFaultKinds = 16;
+inline constexpr std::size_t kFaultKinds = 17;
+inline constexpr std::size_t kStreamFaultKinds = 16;  ///< the first of them befall every world
+
+/// What is simulated.
+enum class WorldKind : std::uint8_t { streams, groups };
+[[nodiscard]] std::string_view name_of(WorldKind kind);
+/// False: there is no such world.
+[[nodiscard]] bool world_of(std::string_view name, WorldKind& kind);
+/// The first so many kinds are the world's.
+[[nodiscard]] inline std::size_t kinds_of(WorldKind world) {
+  return world == WorldKind::groups ? kFaultKinds : kStreamFaultKinds;
+}
+[[nodiscard]] inline bool befalls(WorldKind world, FaultKind kind) {
+  return static_cast<std::size_t>(kind) < kinds_of(world);
+}
 
 [[nodiscard]] std::string_view name_of(FaultKind kind);
 /// False: there is no such kind.

@@ -38,6 +38,8 @@ Reach reach_of(FaultKind kind) {
       return {milliseconds(100), seconds(5)};
     case FaultKind::clock_jump:
       return {milliseconds(1), seconds(3'600)};
+    case FaultKind::promotion_race:
+      return {microseconds(1), milliseconds(50)};
     default:
       return {nanoseconds(1), nanoseconds(1)};
   }
@@ -46,16 +48,17 @@ Reach reach_of(FaultKind kind) {
 /// A node that dies takes all of its links along, so it is rarer than what befalls one frame.
 Duration gap_of(Random& random, FaultKind kind) {
   const Duration gaps[] = {milliseconds(200), seconds(1), seconds(5), seconds(20)};
-  const bool rare = kind == FaultKind::kill || kind == FaultKind::clock_jump || kind == FaultKind::partition;
+  const bool rare = kind == FaultKind::kill || kind == FaultKind::clock_jump ||
+                    kind == FaultKind::partition || kind == FaultKind::promotion_race;
   return gaps[rare ? 1 + random.below(3) : random.below(4)];
 }
 
 }  // namespace
 
 std::vector<Fault> draw_plan(const Streams& streams, const FaultMask& mask, std::uint32_t replicas,
-                             Instant until) {
+                             Instant until, std::size_t kinds) {
   std::vector<Fault> plan;
-  for (std::size_t i = 0; i < kFaultKinds; ++i) {
+  for (std::size_t i = 0; i < kinds; ++i) {
     const auto kind = static_cast<FaultKind>(i);
     Random random = streams.make("plan", i);
     if (!one_in(random, 3) || !mask[i]) continue;

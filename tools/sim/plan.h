@@ -30,8 +30,9 @@ using FaultMask = std::array<bool, kFaultKinds>;
 }
 
 /// Each kind of the mask takes part with one in three, at a mean gap of its own, so that some runs see one
-/// fault often and others many kinds.
+/// fault often and others many kinds. `kinds`: how many of them there are in this world.
 [[nodiscard]] std::vector<Fault> draw_plan(const Streams& streams, const FaultMask& mask,
-                                           std::uint32_t replicas, Instant until);
+                                           std::uint32_t replicas, Instant until,
+                                           std::size_t kinds = kStreamFaultKinds);
 
 }  // namespace tidelock::sim

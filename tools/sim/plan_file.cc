@@ -45,7 +45,7 @@ Result<std::uint32_t> parse_count(std::istringstream& words, std::size_t number)
 }  // namespace
 
 std::string plan_text(const PlanFile& file) {
-  std::string text = fmt::format("{}\nworld streams\nseed {}\n", kFirstLine, file.seed);
+  std::string text = fmt::format("{}\nworld {}\nseed {}\n", kFirstLine, name_of(file.world), file.seed);
   if (!file.checker.empty()) text += "checker " + file.checker + "\n";
   if (!file.planted.empty()) text += "planted " + file.planted + "\n";
   if (file.load.clients != 0) text += fmt::format("clients {}\n", file.load.clients);
@@ -74,7 +74,7 @@ Result<PlanFile> parse_plan(std::string_view text) {
     words >> key;
     if (key == "world") {
       words >> world;
-      if (world != "streams") return bad_line(number, "there is no world \"" + world + "\"");
+      if (!world_of(world, file.world)) return bad_line(number, "there is no world \"" + world + "\"");
     } else if (key == "seed") {
       words >> file.seed;
       seed_said = true;
@@ -95,11 +95,15 @@ Result<PlanFile> parse_plan(std::string_view text) {
     if (words.fail()) return bad_line(number, "\"" + key + "\" without its value");
   }
   if (!seed_said) return bad_line(number, "no seed is named");
-  const std::uint32_t replicas = draw_shape(Streams(file.seed)).replicas;
+  const std::uint32_t targets = targets_of(file.world, draw_shape(file.world, Streams(file.seed)));
   for (const Fault& fault : file.plan) {
-    if (fault.replica >= replicas)
+    if (!befalls(file.world, fault.kind))
+      return Error::from_errno(EINVAL, fmt::format("the plan has \"{}\", which the world {} has not",
+                                                   name_of(fault.kind), name_of(file.world)));
+    if (fault.replica >= targets)
       return Error::from_errno(
-          EINVAL, fmt::format("the plan names replica {}, and the seed has {}", fault.replica, replicas));
+          EINVAL, fmt::format("the plan names {} {}, and the seed has {}",
+                              file.world == WorldKind::groups ? "node" : "replica", fault.replica, targets));
   }
   return file;
 }

@@ -15,6 +15,7 @@
 namespace tidelock::sim {
 
 struct PlanFile {
+  WorldKind world = WorldKind::streams;
   std::uint64_t seed = 1;
   std::string checker;  ///< that fails with it; empty: not said
   std::string planted;  ///< the test's name of the fault that is planted; empty: none

@@ -18,6 +18,8 @@ struct Planted {
   bool looks_before_sleep = true;
   /// True: a primary has a link on its core before its peer's hello was answered.
   bool attaches_before_answer = false;
+  /// True: a group's faults take more memories at once than it can bear.
+  bool loses_too_much = false;
 };
 
 }  // namespace tidelock::sim

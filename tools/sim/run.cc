@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "groups_world.h"
 #include "streams_world.h"
 
 namespace tidelock::sim {
@@ -12,9 +13,27 @@ namespace tidelock::sim {
 std::vector<Fault> plan_of(const RunOptions& options) {
   if (options.plan) return *options.plan;
   const Streams streams(options.seed);
-  const Shape shape = draw_shape(streams);
-  return draw_plan(streams, options.faults, shape.replicas, shape.faults_until);
+  const Shape shape = draw_shape(options.world, streams);
+  return draw_plan(streams, options.faults, targets_of(options.world, shape), shape.faults_until,
+                   kinds_of(options.world));
 }
+
+namespace {
+
+template <class Simulated>
+void run_in(World& world, const RunOptions& options, RunResult& result) {
+  const Shape shape = options.load.of(draw_shape(options.world, Streams(options.seed)));
+  Simulated simulated(world, shape, plan_of(options), options.planted);
+  simulated.run();
+  result.counts = simulated.counts();
+  result.calls = simulated.calls();
+  result.syncs = simulated.syncs();
+  result.undecided = simulated.undecided();
+  result.behind_log = simulated.behind_log();
+  result.restarted = simulated.restarted();
+}
+
+}  // namespace
 
 RunResult run_seed(const RunOptions& options) {
   World world(options.seed, options.trace_lines);
@@ -22,16 +41,10 @@ RunResult run_seed(const RunOptions& options) {
   if (options.keep_hashes) world.trace().keep_hashes();
   RunResult result;
   result.seed = options.seed;
-  {
-    StreamsWorld streams(world, options.load.of(draw_shape(Streams(options.seed))), plan_of(options),
-                         options.planted);
-    streams.run();
-    result.counts = streams.counts();
-    result.calls = streams.calls();
-    result.syncs = streams.syncs();
-    result.undecided = streams.undecided();
-    result.behind_log = streams.behind_log();
-    result.restarted = streams.restarted();
+  if (options.world == WorldKind::groups) {
+    run_in<GroupsWorld>(world, options, result);
+  } else {
+    run_in<StreamsWorld>(world, options, result);
   }
   result.failures = world.verdict().failures();
   result.trace_hash = world.trace().hash();

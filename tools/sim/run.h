@@ -18,6 +18,7 @@
 namespace tidelock::sim {
 
 struct RunOptions {
+  WorldKind world = WorldKind::streams;
   std::uint64_t seed = 1;
   FaultMask faults = all_faults();
   std::optional<std::vector<Fault>> plan;  ///< instead of the one that is drawn
@@ -47,7 +48,6 @@ struct RunResult {
 /// What is drawn for them.
 [[nodiscard]] std::vector<Fault> plan_of(const RunOptions& options);
 
-/// The world `streams`.
 [[nodiscard]] RunResult run_seed(const RunOptions& options);
 
 /// The same twice, the second time with other contents in fresh memory: a course that depends on anything but

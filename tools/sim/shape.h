@@ -8,6 +8,7 @@
 #include <tidelock/base/time.h>
 #include <tidelock/replication/primary.h>
 
+#include "faults.h"
 #include "node.h"
 #include "streams.h"
 #include "wire.h"
@@ -31,6 +32,16 @@ struct Shape {
   Duration link_timeout{};
   NodeOptions node;
   WireOptions wire;
+  /// Of the world `groups`; there `replicas` are all others, and `c` is always said.
+  struct Group {
+    Duration lease{};
+    bool stands = false;  ///< nodes stand for an epoch by themselves
+    /// More memories may be lost at once than the group can bear: nothing is promised then.
+    bool beyond = false;
+    Duration round{};
+    Duration pause{};
+    Duration pause_max{};
+  } group;
 };
 /// What of a shape's load is left out: 0 keeps what the seed has drawn.
 struct LessLoad {
@@ -52,6 +63,14 @@ inline constexpr std::uint64_t kLargePutBytesMost = kLargeValueBytesMost + 1'000
 /// How many replicas make a write committed, and are waited for by who does not say.
 [[nodiscard]] inline std::uint32_t replicas_to_commit(const Shape& shape) { return shape.c.value_or(1); }
 
+/// Whom a fault of a plan may befall: streams have replicas, groups nodes.
+[[nodiscard]] inline std::uint32_t targets_of(WorldKind kind, const Shape& shape) {
+  return kind == WorldKind::groups ? shape.replicas + 1 : shape.replicas;
+}
+
 [[nodiscard]] Shape draw_shape(const Streams& streams);
+[[nodiscard]] Shape draw_shape(WorldKind kind, const Streams& streams);
+/// Of the world `groups`.
+[[nodiscard]] Shape draw_group_shape(const Streams& streams);
 
 }  // namespace tidelock::sim

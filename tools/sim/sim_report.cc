@@ -12,13 +12,13 @@ namespace {
 std::string replay(const SimReport& report, std::uint64_t seed) {
   if (!report.plan.empty()) return fmt::format("tidelock sim --plan {} --trace", report.plan);
   const std::string faults = report.faults == "all" ? "" : " --faults " + report.faults;
-  return fmt::format("tidelock sim --world streams --seed {}{}{} --trace", seed, faults,
+  return fmt::format("tidelock sim --world {} --seed {}{}{} --trace", name_of(report.world), seed, faults,
                      report.twice ? " --twice" : "");
 }
 
 std::string table(const SimReport& report) {
   std::string text = fmt::format("{:<20}{:>8}{:>10}{:>10}\n", "fault", "seeds", "injected", "hit");
-  for (std::size_t i = 0; i < kFaultKinds; ++i) {
+  for (std::size_t i = 0; i < kinds_of(report.world); ++i) {
     const FaultCounts::Count& count = report.totals.counts.of[i];
     text += fmt::format("{:<20}{:>8}{:>10}{:>10}\n", name_of(static_cast<FaultKind>(i)),
                         report.totals.seeds_with[i], count.injected, count.hit);
@@ -39,9 +39,9 @@ std::string span_text(std::uint64_t ns) {
 }  // namespace
 
 std::string preamble(const SimReport& report) {
-  return fmt::format("tidelock sim: world streams, seeds {} to {}, {} {}, faults {}, tidelock {}\n",
-                     report.first_seed, report.first_seed + report.seeds - 1, report.jobs,
-                     report.jobs == 1 ? "job" : "jobs", report.faults, report.version);
+  return fmt::format("tidelock sim: world {}, seeds {} to {}, {} {}, faults {}, tidelock {}\n",
+                     name_of(report.world), report.first_seed, report.first_seed + report.seeds - 1,
+                     report.jobs, report.jobs == 1 ? "job" : "jobs", report.faults, report.version);
 }
 
 std::string results(const SimReport& report) {
@@ -93,14 +93,14 @@ nlohmann::json to_json(const SimReport& report) {
     }
   }
   nlohmann::json faults = nlohmann::json::array();
-  for (std::size_t i = 0; i < kFaultKinds; ++i) {
+  for (std::size_t i = 0; i < kinds_of(report.world); ++i) {
     faults.push_back({{"kind", name_of(static_cast<FaultKind>(i))},
                       {"seeds", totals.seeds_with[i]},
                       {"injected", totals.counts.of[i].injected},
                       {"hit", totals.counts.of[i].hit}});
   }
   nlohmann::json json = {{"version", report.version},
-                         {"world", "streams"},
+                         {"world", name_of(report.world)},
                          {"first_seed", report.first_seed},
                          {"seeds", totals.seeds()},
                          {"passed", totals.passed},

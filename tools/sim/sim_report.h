@@ -13,6 +13,7 @@ namespace tidelock::sim {
 
 struct SimReport {
   std::string version;
+  WorldKind world = WorldKind::streams;
   std::uint64_t first_seed = 1;
   std::uint64_t seeds = 1;  ///< asked for
   std::uint32_t jobs = 1;

@@ -16,30 +16,14 @@
 #include <tidelock/replication/replica.h>
 
 #include "checks.h"
-#include "faults.h"
-#include "history.h"
+#include "dial_host.h"
 #include "node.h"
 #include "node_table.h"
 #include "oracle.h"
-#include "planted.h"
-#include "shape.h"
+#include "scene.h"
 #include "wire.h"
 
 namespace tidelock::sim {
-
-/// What the hosts share.
-struct Scene {
-  World& world;
-  const Shape& shape;
-  Oracle& oracle;
-  FaultCounts& counts;
-  SyncCounts& syncs;
-  Planted planted;
-
-  void check(const char* checker, const std::string& who, const Violation& violation) const {
-    if (violation) world.fail(checker, who + ": " + *violation);
-  }
-};
 
 /// One life of the primary: a new history each time.
 struct PrimaryLife {
@@ -53,12 +37,13 @@ struct PrimaryLife {
   Lsn commit{};
 };
 
-class PrimaryHost {
+class PrimaryHost final : public DialHost {
  public:
   explicit PrimaryHost(const Scene& scene);
   void start();
   void kill();
-  [[nodiscard]] Node& node() { return node_; }
+  [[nodiscard]] Node& node() override { return node_; }
+  [[nodiscard]] Door* door() override { return life_->admission.get(); }
   [[nodiscard]] PrimaryLife& life() { return *life_; }
   [[nodiscard]] bool up() const { return node_.up(); }
   /// Nodes that it has a link with and that have no snapshot under way, as the world knows.
@@ -131,7 +116,7 @@ struct ReplicaLife {
   Lsn commit{};
 };
 
-class ReplicaHost final : private FollowingObserver {
+class ReplicaHost final : public DialHost, private FollowingObserver {
  public:
   ReplicaHost(const Scene& scene, std::uint32_t index);
   /// It follows whom `dialer` reaches, as long as it is up.
@@ -145,7 +130,8 @@ class ReplicaHost final : private FollowingObserver {
   [[nodiscard]] bool behind_log() const {
     return given_up() && life_->refusal && life_->refusal->reason == RefusalReason::behind_log;
   }
-  [[nodiscard]] Node& node() { return node_; }
+  [[nodiscard]] Node& node() override { return node_; }
+  [[nodiscard]] Door* door() override { return nullptr; }
   [[nodiscard]] ReplicaLife& life() { return *life_; }
   [[nodiscard]] const ReplicaLife& life() const { return *life_; }
   [[nodiscard]] std::uint32_t number() const { return node_.number(); }

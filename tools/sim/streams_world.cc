@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include <fmt/format.h>
 
 #include <tidelock/base/check.h>
 
+#include "inject.h"
 #include "values.h"
 
 namespace tidelock::sim {
@@ -22,26 +24,29 @@ constexpr Duration kEndMost = seconds(10);
 StreamsWorld::StreamsWorld(World& world, const Shape& shape, std::vector<Fault> plan, const Planted& planted)
     : world_(world),
       shape_(shape),
+      planted_(planted),
       oracle_(shape_.keys),
       plan_(std::move(plan)),
       target_(world.add(*this)),
       stalls_before_(shape_.replicas + 1),
       slow_until_(shape_.replicas + 1) {
   shape_.node.looks_before_sleep = planted.looks_before_sleep;
-  const Scene scene{world, shape_, oracle_, counts_, syncs_, planted};
-  primary_ = std::make_unique<PrimaryHost>(scene);
-  for (std::uint32_t i = 0; i < shape_.replicas; ++i)
-    replicas_.push_back(std::make_unique<ReplicaHost>(scene, i));
-  dialer_ = std::make_unique<SimDialer>(scene, *primary_, replicas_);
-  workload_ = std::make_unique<Workload>(scene, *primary_, replicas_, history_);
-  dialer_->on_snapshot([this] { workload_->snapshot_begins(); });
+  primary_ = std::make_unique<PrimaryHost>(scene());
+  std::vector<DialHost*> hosts{primary_.get()};
+  for (std::uint32_t i = 0; i < shape_.replicas; ++i) {
+    replicas_.push_back(std::make_unique<ReplicaHost>(scene(), i));
+    hosts.push_back(replicas_.back().get());
+  }
+  DialWatcher& watcher = *this;
+  dialer_ = std::make_unique<SimDialer>(scene(), std::move(hosts), watcher);
+  workload_ = std::make_unique<Workload>(scene(), *primary_, replicas_, history_);
 }
 
 StreamsWorld::~StreamsWorld() {
-  dialer_->primary_dies();
+  dialer_->dies(0);
   primary_->kill();
   for (std::size_t i = 0; i < replicas_.size(); ++i) {
-    dialer_->replica_dies(i);
+    dialer_->dies(i + 1);
     replicas_[i]->kill();
   }
   world_.remove(target_);
@@ -57,7 +62,7 @@ void StreamsWorld::start_primary() {
 }
 
 void StreamsWorld::start_replica(std::size_t replica) {
-  replicas_[replica]->start(dialer_->of(replica));
+  replicas_[replica]->start(dialer_->of(replica + 1));
   workload_->replica_started(replica);
 }
 
@@ -96,6 +101,38 @@ void StreamsWorld::run() {
   check_nothing_left();
 }
 
+// ---- what the dialer sees -------------------------------------------------------------------------------
+
+/// Who is left behind, refused or given a snapshot for it, is so by the oracle's own sum.
+void StreamsWorld::judged(std::size_t, const Hello& theirs, const tidelock::Verdict& verdict) {
+  const auto* const refusal = std::get_if<Refusal>(&verdict);
+  const bool behind = refusal != nullptr ? refusal->reason == RefusalReason::behind_log
+                                         : std::get<Hello>(verdict).flags.snapshot;
+  if (!behind) return;
+  const PrimaryLife& life = primary_->life();
+  scene().check("excused", "replica " + std::to_string(theirs.node),
+                check_left_behind(*life.line, theirs.last_lsn, life.primary->log().capacity(),
+                                  life.primary->fragmenting() ? kLargePutBytesMost : 0));
+}
+
+void StreamsWorld::made(std::size_t, std::size_t, const Hello& theirs, const Hello&, Wire& wire) {
+  Line* const line = primary_->life().line;
+  wire.watch({[line, node = theirs.node](Lsn lsn) { line->received(node, lsn); },
+              [this, line](Lsn commit) {
+                line->told(commit);
+                scene().check("one_commit", "node 1 tells",
+                              check_commit(*line, Lsn{}, commit, replicas_to_commit(shape_)));
+              }});
+}
+
+void StreamsWorld::attached(std::size_t, const Hello&, const Hello& ours) {
+  if (ours.flags.snapshot) workload_->snapshot_begins();
+}
+
+void StreamsWorld::refused(std::size_t from, const Refusal& refusal) {
+  if (refusal.reason != RefusalReason::busy) replicas_[from - 1]->life().refusal = refusal;
+}
+
 // ---- faults ---------------------------------------------------------------------------------------------
 
 /// A fault of a node befalls the primary as often as all replicas together.
@@ -110,7 +147,7 @@ void StreamsWorld::inject(const Fault& fault) {
     case FaultKind::partition:
       return part(fault);
     case FaultKind::duplicate_connect:
-      return dialer_->duplicate(fault.replica, (fault.detail & 2) != 0, fault.length);
+      return dialer_->duplicate(fault.replica + 1, (fault.detail & 2) != 0, fault.length);
     case FaultKind::pause: {
       Node& node = node_of(fault);
       if (!node.up()) return;
@@ -128,52 +165,11 @@ void StreamsWorld::inject(const Fault& fault) {
     }
     case FaultKind::corrupt:
       if (fault.detail % 4 == 3) {
-        return dialer_->corrupt(fault.replica, static_cast<std::uint32_t>(1 + fault.detail / 4 % 8));
+        return dialer_->corrupt(fault.replica + 1, static_cast<std::uint32_t>(1 + fault.detail / 4 % 8));
       }
       [[fallthrough]];
     default:
-      if (const auto wire = dialer_->wire(fault.replica)) inject_on_wire(fault, *wire);
-  }
-}
-
-void StreamsWorld::inject_on_wire(const Fault& fault, Wire& wire) {
-  const std::uint64_t detail = fault.detail;
-  Random random = world_.stream("fault", fault.number);
-  const Duration learns = draw(random, milliseconds(500), seconds(4));
-  const Duration never{Instant::never().ns};
-  const auto some = static_cast<std::uint32_t>(1 + detail / 16 % 8);
-  switch (fault.kind) {
-    case FaultKind::delay:
-      return wire.delay(static_cast<std::uint32_t>(1 + detail % 200), fault.length);
-    case FaultKind::cut: {
-      const Duration primary_learns = draw(random, Duration{0}, seconds(4));
-      return wire.cut(detail % 4'096, primary_learns, draw(random, Duration{0}, seconds(4)));
-    }
-    case FaultKind::half_open: {
-      const Instant until = world_.now() + fault.length;
-      const Duration when = detail % 4 == 0 ? never : learns;
-      if (detail / 4 % 3 != 0) wire.swallow(Side::replica, until, when, FaultKind::half_open);
-      if (detail / 4 % 3 != 1) wire.swallow(Side::primary, until, when, FaultKind::half_open);
-      return;
-    }
-    case FaultKind::corrupt:
-      if (detail % 4 == 0)
-        return wire.corrupt_control((detail & 4) != 0 ? Side::primary : Side::replica, some);
-      return wire.corrupt_batch(static_cast<Wire::Damage>(detail / 4 % 4), some);
-    case FaultKind::notify_before_data:
-      return wire.notify_early(some, fault.length);
-    case FaultKind::completion_late:
-      return wire.complete_late(some, fault.length);
-    case FaultKind::completion_missing:
-      return wire.lose_completion();
-    case FaultKind::receiver_not_ready:
-      return wire.receiver_not_ready(fault.length, detail % 4 == 0);
-    case FaultKind::slow_peer:
-      return wire.slow_down(world_.now() + fault.length);
-    case FaultKind::scribble:
-      return wire.scribble();
-    default:
-      TL_ASSERT(false, "no fault of a wire");
+      if (const auto wire = dialer_->wire(fault.replica + 1)) inject_on_wire(world_, fault, *wire);
   }
 }
 
@@ -183,15 +179,10 @@ void StreamsWorld::part(const Fault& fault) {
   Random random = world_.stream("fault", fault.number);
   for (std::size_t i = 0; i < replicas_.size(); ++i) {
     if (i != fault.replica && ((fault.detail >> i) & 1) == 0) continue;
-    dialer_->block(i, until);
-    const auto wire = dialer_->wire(i);
+    dialer_->block(0, i + 1, until);
+    const auto wire = dialer_->wire(i + 1);
     if (wire == nullptr) continue;
-    for (const Side side : {Side::primary, Side::replica}) {
-      const bool learns = ((fault.detail >> (8 + i)) & 1) != 0;
-      const Duration when =
-          learns ? draw(random, milliseconds(500), seconds(4)) : Duration{Instant::never().ns};
-      wire->swallow(side, until, when, FaultKind::partition);
-    }
+    part_wire(*wire, random, until, ((fault.detail >> (8 + i)) & 1) != 0);
   }
 }
 
@@ -203,11 +194,11 @@ void StreamsWorld::kill(const Fault& fault) {
   slow_until_[index] = Instant{};
   if (primary) {
     if (primary_->life().primary->replicas() > 0) counts_.hit(FaultKind::kill);
-    dialer_->primary_dies();
+    dialer_->dies(0);
     primary_->kill();
   } else {
     if (replicas_[fault.replica]->life().replica->connected()) counts_.hit(FaultKind::kill);
-    dialer_->replica_dies(fault.replica);
+    dialer_->dies(index);
     replicas_[fault.replica]->kill();
   }
   world_.schedule(world_.now() + fault.length, target_, restart, index);
@@ -219,7 +210,7 @@ void StreamsWorld::restart_node(std::size_t index) {
     return;
   }
   if (replicas_[index - 1]->up()) {  // an operator takes it down first
-    dialer_->replica_dies(index - 1);
+    dialer_->dies(index);
     replicas_[index - 1]->kill();
   }
   start_replica(index - 1);

@@ -16,7 +16,7 @@
 
 namespace tidelock::sim {
 
-class StreamsWorld final : public EventTarget {
+class StreamsWorld final : public EventTarget, private DialWatcher {
  public:
   StreamsWorld(World& world, const Shape& shape, std::vector<Fault> plan, const Planted& planted);
   ~StreamsWorld() override;
@@ -41,10 +41,15 @@ class StreamsWorld final : public EventTarget {
  private:
   enum Kind : std::uint16_t { fault_due, restart, slow_ends, look };
 
+  // DialWatcher: node 0 is the primary.
+  void judged(std::size_t by, const Hello& theirs, const tidelock::Verdict& verdict) override;
+  void made(std::size_t from, std::size_t by, const Hello& theirs, const Hello& ours, Wire& wire) override;
+  void attached(std::size_t by, const Hello& theirs, const Hello& ours) override;
+  void refused(std::size_t from, const Refusal& refusal) override;
+
   void start_primary();
   void start_replica(std::size_t replica);
   void inject(const Fault& fault);
-  void inject_on_wire(const Fault& fault, Wire& wire);
   void part(const Fault& fault);
   void kill(const Fault& fault);
   void slow(const Fault& fault);
@@ -69,8 +74,11 @@ class StreamsWorld final : public EventTarget {
   void check_linearizable();
   void check_nothing_left();
 
+  [[nodiscard]] Scene scene() { return {world_, shape_, oracle_, counts_, syncs_, planted_}; }
+
   World& world_;
   Shape shape_;
+  Planted planted_;
   Oracle oracle_;
   FaultCounts counts_;
   SyncCounts syncs_;

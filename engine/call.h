@@ -55,6 +55,7 @@ struct Call final : HostTask, AckWaiter {
   std::string value;             ///< in: put. Out: get; scan's page
   std::vector<BatchItem> items;  ///< they point into `value`
   Receipt after{};               ///< get, wait: the write that is waited for, as far as it is known
+  ReadLevel read_level = ReadLevel::standard;
   ScanCursor cursor{};
   std::size_t keys_max = 0;
 

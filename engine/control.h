@@ -50,5 +50,8 @@ class Control {
 std::unique_ptr<Control> make_admission(const ControlContext& context, const Lineage& lineage);
 /// Replica: follows Options::primary.
 std::unique_ptr<Control> make_following(const ControlContext& context);
+/// Node of a group: listens, and dials the others. start() ends after connect_timeout at the latest; what is
+/// missing then is an event.
+std::unique_ptr<Control> make_group(const ControlContext& context);
 
 }  // namespace tidelock

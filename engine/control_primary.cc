@@ -55,8 +55,9 @@ class Reception final : public Control {
 };
 
 Status Reception::start() {
-  TL_TRY(listener_, context_.transport.listen(context_.options.listen, link_options()));
+  TL_TRY(listener_, context_.transport.listen(context_.options.listen_address(), link_options()));
   for (const auto& shard : context_.shards) {
+    if (context_.options.in_group()) break;  // a group's watch hears of it
     const auto watch = [owner = shard.get(), events = &context_.events,
                         board = &context_.board](Reactor&) -> Status {
       owner->on_replica_lost([owner, events, board](const std::string& reason) {
@@ -85,7 +86,7 @@ void Reception::run() {
     } else if (pending.error() == ReactorErrc::closed) {
       return;
     } else if (!(pending.error() == ReactorErrc::deadline_exceeded)) {
-      context_.events.add("listen " + context_.options.listen + ": " + pending.error().message());
+      context_.events.add("listen " + context_.options.listen_address() + ": " + pending.error().message());
       std::this_thread::sleep_for(
           std::chrono::milliseconds(50));  // out of descriptors, perhaps: not in a loop
     }
@@ -127,9 +128,12 @@ Status Reception::hand_over(const Hello& theirs, const Hello& ours, std::unique_
   const auto carried = std::make_shared<std::unique_ptr<Link>>(std::move(link));
   Shard* const owner = asked_for(theirs);
   const auto attach = [carried, theirs, ours, board = &context_.board, owner](Reactor&) -> Status {
-    const Link& its = **carried;
+    const Link* const its = carried->get();
     TL_TRY(owner->door().attach(std::move(*carried), theirs, ours));
-    board->attached(owner->id(), theirs.node, ours.generation, its);
+    // A candidate's may have served already.
+    bool kept = false;
+    owner->each_link([&](const Link& one) { kept = kept || &one == its; });
+    if (kept) board->attached(owner->id(), theirs.node, ours.generation, *its);
     return {};
   };
   return run_job(context_.group, owner->core(), attach, kJobTimeout);

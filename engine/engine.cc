@@ -31,7 +31,9 @@ ReactorGroupOptions group_options(const Options& options) {
   group.wake = options.wake;
   group.mailbox = options.mailbox;
   // One is the engine's own: it follows the primary.
-  const std::uint32_t own_fibers = options.role == NodeRole::replica ? 1 : 0;
+  std::uint32_t own_fibers = options.role == NodeRole::replica ? 1 : 0;
+  // Or one goes round each of the others in a group, and one steers.
+  if (options.in_group()) own_fibers = static_cast<std::uint32_t>(options.nodes.size());
   group.reactor.max_fibers = std::min(options.max_fibers + own_fibers, kFibersMax);
   group.reactor.prepared_fibers = std::min(options.max_fibers, group.reactor.prepared_fibers);
   group.ring_entries = options.ring_entries;
@@ -89,7 +91,11 @@ Result<std::unique_ptr<Engine>> Engine::open(const Options& options) {
 }
 
 Status Engine::Impl::start() {
-  if (options.role == NodeRole::primary) lineage = new_lineage(options);
+  if (options.in_group()) {
+    seed = std::make_unique<GroupSeed>(new_lineage(options).routing_seed);
+  } else if (options.role == NodeRole::primary) {
+    lineage = new_lineage(options);
+  }
   TL_TRY(group, ReactorGroup::start(group_options(options)));
   // Every fiber has at most one call under way; the rest is for those that were abandoned.
   host = std::make_unique<Host>(*group, options.host_slots, options.max_fibers * 2);
@@ -113,10 +119,12 @@ Status Engine::Impl::start_inspector() {
 
 Status Engine::Impl::start_links() {
   const bool replica = options.role == NodeRole::replica;
-  if (!replica && options.listen.empty()) return {};
+  if (!replica && options.listen_address().empty()) return {};
   TL_TRY(transport, make_transport(options, *group, shards, events));
   const ControlContext context{options, *group, shards, events, board, *transport};
-  control = replica ? make_following(context) : make_admission(context, lineage);
+  control = options.in_group() ? make_group(context)
+            : replica          ? make_following(context)
+                               : make_admission(context, lineage);
   TL_TRY(control->start());
   lineage = control->lineage();
   return {};
@@ -127,7 +135,8 @@ Status Engine::Impl::start_shards() {
   for (std::uint16_t i = 0; i < options.shards; ++i) {
     // On their own cores, so that their memory is touched there first.
     const auto create = [this, i](Reactor& reactor) -> Status {
-      const ShardConfig config{{i}, lineage.history, lineage.routing_seed, lineage.epoch};
+      const ShardConfig config{{i},           lineage.history, lineage.routing_seed,
+                               lineage.epoch, seed.get(),      nullptr};
       TL_TRY(shards[i], Shard::create(reactor, options, config));
       return {};
     };
@@ -275,8 +284,9 @@ Status Engine::Impl::come_to_rest(Instant deadline) {
     events.add("shard " + std::to_string(shard) + ": closed before a replica had applied the last " +
                std::to_string(left) + " writes");
   }
-  const char* reason =
-      options.role == NodeRole::primary ? "the primary is closing" : "the replica is closing";
+  const char* reason = options.in_group()                  ? "the node is closing"
+                       : options.role == NodeRole::primary ? "the primary is closing"
+                                                           : "the replica is closing";
   TL_TRY(steps.on_each([reason](Shard& shard, Reactor&) { shard.close_links(reason); }));
   board.close_all(reason);
   if (!in_peace && !steps.quiet_by(after(3))) {

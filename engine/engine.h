@@ -47,6 +47,14 @@ struct WriteOptions {
   std::uint32_t replicas = 0;
 };
 
+/// In a group: what a read may show. Whatever the level, a node that does not know what its group has (after
+/// its start) shows nothing.
+enum class ReadLevel : std::uint8_t {
+  standard,   ///< at the primary `committed`, elsewhere `any`; outside of groups `any`
+  any,        ///< what this node holds, be it committed or not
+  committed,  ///< what no later primary lacks; suspends until that is so. What one node shows never goes back
+};
+
 struct ReadOptions {
   /// At a replica: wait until this LSN of the key's shard is visible (a receipt's). 0: whatever is there.
   Lsn min_lsn{};
@@ -55,10 +63,11 @@ struct ReadOptions {
   HistoryId history{};
   Epoch epoch{};
   Duration timeout = seconds(5);
+  ReadLevel level = ReadLevel::standard;
 
   /// At least what `receipt` stands for, and from the same history. For keys of the receipt's shard.
   [[nodiscard]] static ReadOptions after(const Receipt& receipt, Duration timeout = seconds(5)) {
-    return {receipt.lsn, receipt.history, receipt.epoch, timeout};
+    return {receipt.lsn, receipt.history, receipt.epoch, timeout, ReadLevel::standard};
   }
 };
 
@@ -179,6 +188,7 @@ class Engine {
 
   // ---- for code that wants to run on the cores ------------------------------------------------------------
   [[nodiscard]] std::uint32_t shards() const;
+  /// In a group it means something only once a call has got through, or roles() show a commit LSN above 0.
   [[nodiscard]] ShardId shard_of(std::string_view key) const;
   /// Runs `body` in a fiber on the shard's core; once accepted, it runs. What it refers to must live until
   /// then. Any thread. close() waits for it, and in the end cancels it.
@@ -196,6 +206,16 @@ class Engine {
   /// all, so it is for people; on a reactor's thread, and of a core that does not answer, it shows what was
   /// seen last. Any thread.
   [[nodiscard]] std::vector<LinkInfo> links() const;
+
+  // ---- in a group (Options::nodes) ------------------------------------------------------------------------
+  /// This node's part in each shard's group. Outside of groups nothing. Any thread.
+  [[nodiscard]] std::vector<ShardRole> roles() const;
+  /// Stands for the primary's part, in all shards, until it leads them and what it writes can be committed.
+  /// An operator's call: whoever led before is deposed if enough nodes promise it, and what it wrote and was
+  /// not acknowledged may be lost. Several nodes that are promoted at once may keep each other from it.
+  /// Errors:   deadline_exceeded: the text names a shard and what stood in the way, others may lead;
+  ///           bad_option: in no group; closed, not_on_reactor, out_of_fibers
+  Status promote(Duration timeout);
 
  private:
   struct Impl;

@@ -106,6 +106,8 @@ Result<std::vector<Receipt>> Engine::write(const WriteBatch& batch, const WriteO
   const auto body = [&]() -> Result<std::vector<Receipt>> {
     TL_TRY(impl_->check_replicas(options.replicas));
     TL_TRY(Reactor * caller, impl_->host->caller());
+    const Instant deadline = deadline_of(caller, options.timeout);
+    TL_TRY(impl_->await_seed(caller, deadline));
     std::vector<Share> shares(impl_->options.shards);
     for (const WriteBatch::Operation& operation : batch.operations_) {
       TL_TRY(impl_->check_sizes(operation.key, operation.value.size()));
@@ -125,9 +127,7 @@ Result<std::vector<Receipt>> Engine::write(const WriteBatch& batch, const WriteO
                          "or 1 MiB): write less at once, put the large ones alone");
       }
     }
-    return BatchWrite(*impl_->host, caller, {options.ack, options.replicas},
-                      deadline_of(caller, options.timeout))
-        .run(shares);
+    return BatchWrite(*impl_->host, caller, {options.ack, options.replicas}, deadline).run(shares);
   };
   return without_exceptions(body);
 }

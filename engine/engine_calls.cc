@@ -32,7 +32,8 @@ Status Engine::Impl::check_replicas(std::uint32_t replicas) const {
 }
 
 WriteOptions Engine::Impl::write_defaults() const {
-  const bool alone = options.role == NodeRole::primary && options.listen.empty();
+  const bool alone = options.in_group() ? options.group_c() == 0
+                                        : options.role == NodeRole::primary && options.listen.empty();
   return {alone ? AckLevel::local : options.ack, options.write_timeout};
 }
 
@@ -44,6 +45,7 @@ Result<Receipt> Engine::Impl::write(CallKind kind, std::string_view key, std::st
   TL_TRY(check_replicas(how.replicas));
   TL_TRY(Reactor * caller, host->caller());
   const Instant deadline = deadline_of(caller, how.timeout);
+  TL_TRY(await_seed(caller, deadline));
   const std::uint64_t key_hash = hash(key);
   Shard& shard = owner(key_hash);
   if (caller == &shard.reactor()) {
@@ -81,6 +83,7 @@ Status Engine::put_async(std::string_view key, std::string_view value, const Wri
   TL_TRY(impl_->check_replicas(options.replicas));
   return without_exceptions([&]() -> Status {
     TL_TRY(Ticket call, impl_->host->try_take());
+    if (impl_->seed && impl_->seed->value() == 0) return EngineErrc::not_ready;
     call->kind = CallKind::put;
     call->hash = impl_->hash(key);
     call->shard = &impl_->owner(call->hash);
@@ -120,14 +123,16 @@ Result<Lsn> Engine::get(std::string_view key, std::string& value, const ReadOpti
   const auto body = [&]() -> Result<Lsn> {
     TL_TRY(Reactor * caller, impl_->host->caller());
     const Instant deadline = deadline_of(caller, options.timeout);
+    TL_TRY(impl_->await_seed(caller, deadline));
     const std::uint64_t hash = impl_->hash(key);
     Shard& shard = impl_->owner(hash);
     const Receipt after{shard.id(), options.history, options.epoch, options.min_lsn};
     if (caller == &shard.reactor()) {
-      return shard.get(hash, as_bytes(key), value, after, deadline);
+      return shard.get(hash, as_bytes(key), value, after, options.level, deadline);
     }
     TL_TRY(Ticket call, impl_->host->take(caller, deadline));
     call->kind = CallKind::get;
+    call->read_level = options.level;
     call->shard = &shard;
     call->hash = hash;
     call->after = after;
@@ -143,7 +148,7 @@ Result<Lsn> Engine::get(std::string_view key, std::string& value, const ReadOpti
 }
 
 Result<Lsn> Engine::get(std::string_view key, std::string& value) {
-  return get(key, value, ReadOptions{{}, {}, {}, impl_->options.read_timeout});
+  return get(key, value, ReadOptions{{}, {}, {}, impl_->options.read_timeout, ReadLevel::standard});
 }
 
 namespace {

@@ -39,8 +39,9 @@ struct Engine::Impl {
   Status check_sizes(std::string_view key, std::size_t value_bytes) const;
   Status check_shard(ShardId shard) const;
   Status check_replicas(std::uint32_t replicas) const;
+  /// In a group after await_seed() only.
   [[nodiscard]] std::uint64_t hash(std::string_view key) const {
-    return hash_key(lineage.routing_seed, as_bytes(key));
+    return hash_key(seed ? seed->value() : lineage.routing_seed, as_bytes(key));
   }
   [[nodiscard]] Shard& owner(std::uint64_t key_hash) const {
     return *shards[shard_of_hash(key_hash, options.shards).value];
@@ -48,9 +49,15 @@ struct Engine::Impl {
   [[nodiscard]] WriteOptions write_defaults() const;
   Result<Receipt> write(CallKind kind, std::string_view key, std::string_view value, const WriteOptions& how);
 
+  // engine_group.cc
+  /// Suspends a fiber, blocks a host thread. Outside of groups it does nothing.
+  /// Errors:   not_ready at the deadline; closed; cancelled
+  Status await_seed(Reactor* caller, Instant deadline);
+
   // In the order in which they are made.
   const Options options;
-  Lineage lineage;  ///< constant once open() has returned
+  Lineage lineage;                  ///< constant once open() has returned. Of no use in a group
+  std::unique_ptr<GroupSeed> seed;  ///< in a group
   EventLog events;
   mutable LinkBoard board;  ///< links() lets it look once more
   std::unique_ptr<ReactorGroup> group;

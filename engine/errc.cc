@@ -32,6 +32,9 @@ class Category final : public std::error_category {
         return "too many calls are in flight; wait for a completion";
       case EngineErrc::not_written:
         return "nothing was written; try again";
+      case EngineErrc::not_ready:
+        return "this node does not know yet what its group has; it finds out once enough of the others are "
+               "there";
     }
     return "unknown engine error " + std::to_string(value);
   }

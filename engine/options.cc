@@ -89,6 +89,46 @@ Status device_name(const std::string& name) {
   return bad("device", quoted(name), "a name that `ibv_devices` lists, such as \"mlx5_0\", or empty");
 }
 
+/// An option that a group has no use for.
+Status unused(const char* option, bool as_is, const std::string& value) {
+  if (as_is) return {};
+  return bad(option, value, "left alone in a group (`nodes`), whose nodes find their primary themselves");
+}
+
+Status group_addresses(const Options& o) {
+  std::set<std::uint32_t> numbers;
+  std::set<std::string> addresses;
+  for (const NodeAddress& node : o.nodes) {
+    const std::string what = "a list with node " + std::to_string(node.node);
+    if (node.node == 0) return bad("nodes", what, "a list of numbers from 1 on");
+    if (!numbers.insert(node.node).second) return bad("nodes", what + " twice", "without repetition");
+    if (node.address.empty()) return bad("nodes", what + " without its address", "node=address for each");
+    if (!addresses.insert(node.address).second) {
+      return bad("nodes", "a list with the address " + quoted(node.address) + " twice", "without repetition");
+    }
+    TL_TRY(o.link == LinkKind::verbs ? ipv4_endpoint("nodes", node.address)
+                                     : socket_path("nodes", node.address));
+  }
+  if (numbers.count(o.node) == 0) {
+    return bad("nodes", "a list without node " + std::to_string(o.node),
+               "all nodes of the group, this one (`node`), too");
+  }
+  return {};
+}
+
+Status validate_group(const Options& o) {
+  TL_TRY(in_range("nodes.size()", o.nodes.size(), 1, kAckReplicasMax + 1));
+  TL_TRY(unused("role", o.role == NodeRole::primary, "replica"));
+  TL_TRY(unused("listen", o.listen.empty(), quoted(o.listen)));
+  TL_TRY(unused("primary", o.primary.empty(), quoted(o.primary)));
+  TL_TRY(unused("local_address", o.local_address.empty(), quoted(o.local_address)));
+  TL_TRY(unused("reconnect", o.reconnect, "false"));
+  TL_TRY(unused("apply_policy", o.apply_policy == nullptr, "set"));
+  TL_TRY(group_addresses(o));
+  if (o.c) TL_TRY(in_range("c", *o.c, 0, o.nodes.size() - 1));
+  return lasts("lease", o.lease, milliseconds(100), seconds(60));
+}
+
 Status shm_addresses(const Options& o) {
   const auto of_verbs = [](const char* option, const std::string& value) -> Status {
     if (value.empty()) return {};
@@ -139,6 +179,10 @@ Status validate_replication(const Options& o) {
     return bad("role", std::to_string(static_cast<int>(o.role)), "primary or replica");
   }
   TL_TRY(in_range("node", o.node, 1, 0xffff'ffffU));
+  if (o.link != LinkKind::shm && o.link != LinkKind::verbs) {
+    return bad("link", std::to_string(static_cast<int>(o.link)), "shm or verbs");
+  }
+  if (o.in_group()) TL_TRY(validate_group(o));
   const bool replica = o.role == NodeRole::replica;
   if (replica && o.primary.empty()) {
     return bad("primary", "empty", "the primary's `listen` address, since this node is a replica");
@@ -149,9 +193,6 @@ Status validate_replication(const Options& o) {
   if (replica && !o.listen.empty()) {
     return bad("listen", quoted(o.listen), "empty on a replica, which takes no replicas of its own");
   }
-  if (o.link != LinkKind::shm && o.link != LinkKind::verbs) {
-    return bad("link", std::to_string(static_cast<int>(o.link)), "shm or verbs");
-  }
   TL_TRY(socket_path("inspect", o.inspect));
   TL_TRY(o.link == LinkKind::verbs ? verbs_addresses(o) : shm_addresses(o));
   if (o.ack != AckLevel::local && o.ack != AckLevel::received && o.ack != AckLevel::applied) {
@@ -160,7 +201,7 @@ Status validate_replication(const Options& o) {
   if (o.c) {
     TL_TRY(in_range("c", *o.c, 0, kAckReplicasMax));
     if (replica) return bad("c", std::to_string(*o.c), "empty on a replica; its primary's counts");
-    if (o.listen.empty() && *o.c > 0) {
+    if (o.listen.empty() && *o.c > 0 && !o.in_group()) {
       return bad("c", std::to_string(*o.c),
                  "0 or empty on a primary without `listen`, which has no replicas");
     }
@@ -175,6 +216,12 @@ Status validate_replication(const Options& o) {
 }
 
 }  // namespace
+
+const std::string& Options::listen_address() const {
+  const auto own =
+      std::find_if(nodes.begin(), nodes.end(), [this](const NodeAddress& one) { return one.node == node; });
+  return own == nodes.end() ? listen : own->address;
+}
 
 std::uint32_t Options::batch_bytes_max() const {
   const std::uint64_t of_link = ring_bytes / 4 - kFrameHeaderBytes;

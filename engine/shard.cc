@@ -8,38 +8,45 @@ Result<std::unique_ptr<Shard>> Shard::create(Reactor& reactor, const Options& op
                                              const ShardConfig& config) {
   std::unique_ptr<Shard> shard(new Shard(reactor, options, config));
   TL_TRY(shard->table_, shard->new_table());
-  if (options.role == NodeRole::primary) {
-    PrimaryOptions primary;
-    primary.shard = config.id;
-    primary.shard_count = static_cast<std::uint16_t>(options.shards);
-    primary.history = config.history;
-    primary.routing_seed = config.routing_seed;
-    primary.epoch = config.epoch;
-    primary.node = options.node;
-    primary.log_bytes = options.log_bytes;
-    primary.group_bytes_max = options.batch_bytes_max();
-    primary.heartbeat = options.heartbeat;
-    primary.link_timeout = options.link_timeout;
-    primary.c = options.c;
-    primary.snapshots = shard.get();
-    TL_TRY(shard->primary_, Primary::create(reactor, primary));
-    shard->admission_ = std::make_unique<Admission>(
-        reactor, *shard->primary_, AdmissionOptions{options.ring_bytes, options.value_bytes_max});
-  } else {
-    ReplicaOptions replica;
-    replica.shard = config.id;
-    replica.heartbeat = options.heartbeat;
-    replica.link_timeout = options.link_timeout;
-    replica.policy = options.apply_policy;
-    replica.snapshot = shard.get();
-    TL_TRY(shard->replica_, Replica::create(reactor, *shard, replica));
-  }
+  TL_TRY(options.in_group() ? shard->create_group_node() : shard->create_ends());
   reactor.add_source(*shard);
   return shard;
 }
 
 Shard::Shard(Reactor& reactor, const Options& options, const ShardConfig& config)
     : reactor_(reactor), options_(options), config_(config) {}
+
+Status Shard::create_ends() {
+  if (options_.role == NodeRole::primary) {
+    PrimaryOptions primary;
+    primary.shard = config_.id;
+    primary.shard_count = static_cast<std::uint16_t>(options_.shards);
+    primary.history = config_.history;
+    primary.routing_seed = config_.routing_seed;
+    primary.epoch = config_.epoch;
+    primary.node = options_.node;
+    primary.log_bytes = options_.log_bytes;
+    primary.group_bytes_max = options_.batch_bytes_max();
+    primary.heartbeat = options_.heartbeat;
+    primary.link_timeout = options_.link_timeout;
+    primary.c = options_.c;
+    primary.snapshots = this;
+    TL_TRY(own_primary_, Primary::create(reactor_, primary));
+    primary_ = own_primary_.get();
+    admission_ = std::make_unique<Admission>(reactor_, *primary_,
+                                             AdmissionOptions{options_.ring_bytes, options_.value_bytes_max});
+  } else {
+    ReplicaOptions replica;
+    replica.shard = config_.id;
+    replica.heartbeat = options_.heartbeat;
+    replica.link_timeout = options_.link_timeout;
+    replica.policy = options_.apply_policy;
+    replica.snapshot = this;
+    TL_TRY(own_replica_, Replica::create(reactor_, *this, replica));
+    replica_ = own_replica_.get();
+  }
+  return {};
+}
 
 Shard::~Shard() { TL_ASSERT(inside_ == 0, "a shard ends after its calls"); }
 
@@ -58,13 +65,16 @@ Following& Shard::pursue(Dialer& dialer, FollowingObserver& observer) {
   following.value_bytes_max = options_.value_bytes_max;
   following.reconnect = options_.reconnect;
   following.link_timeout = options_.link_timeout;
-  following_ = std::make_unique<Following>(reactor_, *replica_, dialer, observer, following);
+  following_ = std::make_unique<Following>(reactor_, *own_replica_, dialer, observer, following);
   return *following_;
 }
 
 void Shard::shut() {
   shut_ = true;
   if (following_) following_->stop();
+  if (!node_) return;
+  node_->stop();
+  group_changed_.notify_all();
 }
 
 void Shard::on_replica_lost(std::function<void(const std::string& reason)> handler) {
@@ -80,12 +90,13 @@ void Shard::each_link(const std::function<void(const Link&)>& visit) const {
 
 bool Shard::quiet() const {
   return inside_ == 0 && writes_head_ == nullptr && spawn_backlog_.empty() &&
-         (following_ == nullptr || following_->stopped());
+         (following_ == nullptr || following_->stopped()) && (node_ == nullptr || node_->stopped());
 }
 
 void Shard::close_links(const std::string& reason) {
-  if (primary_) primary_->close(reason);
-  if (replica_) replica_->close(reason);
+  if (node_) node_->member().close(reason);
+  if (own_primary_) own_primary_->close(reason);
+  if (own_replica_) own_replica_->close(reason);
 }
 
 void Shard::destroy() {
@@ -95,8 +106,11 @@ void Shard::destroy() {
   assembly_ = {};
   following_.reset();
   admission_.reset();
-  primary_.reset();
-  replica_.reset();
+  primary_ = nullptr;
+  replica_ = nullptr;
+  own_primary_.reset();
+  own_replica_.reset();
+  node_.reset();
   drop_shadow();
   retired_.clear();
   table_.reset();
@@ -163,7 +177,8 @@ void Shard::fill(ShardStats& stats) const {
   stats.gets = value(counters_.gets);
   stats.erases = value(counters_.erases);
   stats.last_lsn = value(counters_.visible_lsn);
-  if (primary_) {
+  stats.group = role();
+  if (primary_ && (node_ == nullptr || stats.group.role == GroupRole::leading)) {
     const PrimaryStats& primary = primary_->stats();
     stats.received_lsn = value(primary.received_lsn);
     stats.applied_lsn = value(primary.applied_lsn);
@@ -195,8 +210,11 @@ void Shard::fill(ShardStats& stats) const {
 }
 
 std::uint32_t Shard::links() const {
-  const auto& links = primary_ ? primary_->stats().replicas : replica_->stats().link_up;
-  return static_cast<std::uint32_t>(links.load(std::memory_order_relaxed));
+  const auto count = [](const std::atomic<std::uint64_t>& links) {
+    return static_cast<std::uint32_t>(links.load(std::memory_order_relaxed));
+  };
+  return (primary_ ? count(primary_->stats().replicas) : 0) +
+         (replica_ ? count(replica_->stats().link_up) : 0);
 }
 
 }  // namespace tidelock

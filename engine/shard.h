@@ -22,18 +22,21 @@
 #include <tidelock/engine/engine.h>
 #include <tidelock/engine/options.h>
 #include <tidelock/engine/stats.h>
+#include <tidelock/reactor/boot_clock.h>
 #include <tidelock/reactor/poll_source.h>
 #include <tidelock/reactor/reactor.h>
 #include <tidelock/reactor/sync.h>
 #include <tidelock/reactor/timer.h>
 #include <tidelock/replication/admission.h>
 #include <tidelock/replication/following.h>
+#include <tidelock/replication/group_node.h>
 #include <tidelock/replication/primary.h>
 #include <tidelock/replication/replica.h>
 #include <tidelock/replication/snapshot_source.h>
 #include <tidelock/replication/snapshot_target.h>
 
 #include "call.h"
+#include "group_seed.h"
 #include "table.h"
 
 namespace tidelock {
@@ -47,6 +50,8 @@ struct ShardConfig {
   HistoryId history{};  ///< a replica takes its primary's: see follow()
   std::uint64_t routing_seed = 0;
   Epoch epoch{};
+  GroupSeed* seed = nullptr;  ///< in a group: the engine's. Outlives the shard
+  Clock* clock = nullptr;     ///< in a group: what leases go by; null: the machine's (BootClock)
 };
 
 /// What a write waits for. `replicas`: see WriteOptions.
@@ -62,7 +67,19 @@ struct ShardCounters {
   std::atomic<std::uint64_t> visible_lsn{0};
 };
 
-class Shard final : private Applier, private SnapshotTarget, private SnapshotSource, private PollSource {
+/// In a group: what ShardRole shows. Single-writer, readable by anyone.
+struct GroupState {
+  std::atomic<GroupRole> role{GroupRole::none};
+  std::atomic<bool> memory{false};
+  std::atomic<std::uint64_t> history{0}, epoch{0}, commit_lsn{0}, role_count{0};
+  std::atomic<std::uint32_t> leader{0};
+};
+
+class Shard final : private Applier,
+                    private SnapshotTarget,
+                    private SnapshotSource,
+                    private PollSource,
+                    private GroupNodeObserver {
  public:
   /// On the owner core.
   /// Errors:   those of the table and the log, with the size that was not to be had
@@ -80,7 +97,8 @@ class Shard final : private Applier, private SnapshotTarget, private SnapshotSou
   /// The items become visible in one turn.
   Result<Receipt> write_all(std::span<const BatchItem> items, AckNeed ack, Instant deadline);
   Status wait(const Receipt& receipt, AckNeed ack, Instant deadline);
-  Result<Lsn> get(std::uint64_t hash, Bytes key, std::string& value, const Receipt& after, Instant deadline);
+  Result<Lsn> get(std::uint64_t hash, Bytes key, std::string& value, const Receipt& after, ReadLevel level,
+                  Instant deadline);
   Result<std::pair<Digest, Lsn>> digest(Instant deadline);
   Status scan(ScanCursor& cursor, std::size_t keys_max, const Engine::Visitor& visitor, Instant deadline);
 
@@ -94,19 +112,29 @@ class Shard final : private Applier, private SnapshotTarget, private SnapshotSou
   /// Replica: what the first primary said.
   void follow(HistoryId history, std::uint64_t routing_seed, Epoch epoch);
   /// Primary: who comes in.
-  [[nodiscard]] Door& door() { return *admission_; }
+  [[nodiscard]] Door& door() {
+    return node_ ? static_cast<Door&>(node_->member()) : static_cast<Door&>(*admission_);
+  }
   /// Replica: makes what will follow Options::primary, not yet started. Both outlive it: destroy() ends it.
   Following& pursue(Dialer& dialer, FollowingObserver& observer);
+  /// In a group: begins to look for whom to follow. Both outlive it: destroy() ends it.
+  /// Errors:   out_of_fibers
+  Status join(Dialer& dialer, GroupNodeObserver& watch);
+  /// In a group: stands until it leads and its writes can be committed. Suspends: yes (fiber)
+  /// Errors:   deadline_exceeded, with what stood in the way; closed; cancelled
+  Status promote(Instant deadline);
+  /// In a group. Any thread, as long as the shard lives.
+  [[nodiscard]] ShardRole role() const;
   /// Primary.
   void on_replica_lost(std::function<void(const std::string& reason)> handler);
   /// On the owner core; its streams' links.
   void each_link(const std::function<void(const Link&)>& visit) const;
-  [[nodiscard]] const Primary* primary() const { return primary_.get(); }
+  [[nodiscard]] const Primary* primary() const { return primary_; }
   /// Any thread, until destroy(). Of a primary: the memory that its links are attached to, for registering it
   /// once. Of a replica: empty.
   [[nodiscard]] Bytes log_memory() const { return primary_ ? primary_->log().memory() : Bytes{}; }
   /// Primary: what a connected replica has not applied yet.
-  [[nodiscard]] std::uint64_t backlog() const { return primary_ ? primary_->backlog() : 0; }
+  [[nodiscard]] std::uint64_t backlog() const { return leads() ? primary_->backlog() : 0; }
   [[nodiscard]] Lsn visible_lsn() const { return {counters_.visible_lsn.load(std::memory_order_relaxed)}; }
   [[nodiscard]] Epoch epoch() const { return config_.epoch; }
   [[nodiscard]] HistoryId history() const { return config_.history; }
@@ -148,7 +176,19 @@ class Shard final : private Applier, private SnapshotTarget, private SnapshotSou
     Shard& shard;
   };
 
+  /// What a GroupNode dials with, which is made before there are any links.
+  class LateDialer final : public Dialer {
+   public:
+    Result<ConnectedPeer> dial(const std::string& address, const Hello& ours, Instant deadline,
+                               std::optional<Refusal>* refusal) override {
+      return real->dial(address, ours, deadline, refusal);
+    }
+    Dialer* real = nullptr;
+  };
+
   Shard(Reactor& reactor, const Options& options, const ShardConfig& config);
+  Status create_ends();
+  Status create_group_node();
 
   Status apply(std::span<const EntryView> entries) override;
   void abandon_fragments() override;
@@ -175,6 +215,30 @@ class Shard final : private Applier, private SnapshotTarget, private SnapshotSou
   void count_memory();
   [[nodiscard]] bool has_memory_to_free() const;
   void free_some_memory();
+
+  // shard_group.cc
+  void role_changed(MemberRole role, const std::string& why) override;
+  void note(const std::string& what) override;
+  /// Whether it appends: a primary that is in no group, or leads.
+  [[nodiscard]] bool leads() const {
+    return primary_ != nullptr && (node_ == nullptr || node_->member().role() == MemberRole::leading);
+  }
+  [[nodiscard]] Member& member() const { return node_->member(); }
+  [[nodiscard]] Lsn group_commit() const { return member().log().commit_lsn(); }
+  [[nodiscard]] bool has_memory() const { return std::as_const(member()).membership().memory(); }
+  [[nodiscard]] bool has_group_news() const;
+  void publish_group();
+  [[nodiscard]] Error not_leading() const;
+  [[nodiscard]] Error other_seed() const;
+  [[nodiscard]] bool seed_fits() const {
+    return node_ == nullptr || config_.seed->takes(config_.routing_seed);
+  }
+  Status await_memory(Instant deadline);
+  Status check_group_receipt(const Receipt& receipt) const;
+  Status await_group_visible(const Receipt& after, Instant deadline);
+  Result<bool> waits_for_commit(ReadLevel level) const;
+  Result<Lsn> get_committed(std::uint64_t hash, Bytes key, std::string& value, const Receipt& after,
+                            Instant deadline);
 
   /// User fibers for which there was no stack, and the tables' deferred frees.
   std::uint32_t poll(std::uint32_t budget) override;
@@ -205,6 +269,14 @@ class Shard final : private Applier, private SnapshotTarget, private SnapshotSou
 
   Status await_visible(const Receipt& after, Instant deadline);
   Status check_receipt(const Receipt& receipt) const;
+  /// In a group: what somebody knows of who has seen an answer. Nothing that is later.
+  struct Seen {
+    Epoch epoch{};
+    Lsn lsn{};
+    bool committed = false;
+  };
+  [[nodiscard]] Seen seen_of(Lsn lsn) const;
+  Result<Lsn> get_here(std::uint64_t hash, Bytes key, std::string& value, Seen& seen);
   Status copy_large(std::uint64_t hash, Bytes key, std::string& value);
   Status digest_pass(Digest& digest, Instant deadline);
   Status pause(Instant deadline);
@@ -216,6 +288,7 @@ class Shard final : private Applier, private SnapshotTarget, private SnapshotSou
   void enqueue_write(Call& call);
   void drain_writes();
   void expire_writes();
+  [[nodiscard]] bool readable_at_once(const Call& call) const;
   void start_read(Call& call);
   void start_wait(Call& call);
   void start_digest(Call& call);
@@ -232,10 +305,20 @@ class Shard final : private Applier, private SnapshotTarget, private SnapshotSou
   std::uint32_t unbroken_calls_ = 0;  ///< of fibers, since the loop or one of them last let others run
   std::size_t unbroken_bytes_ = 0;    ///< that those calls copied
   std::unique_ptr<Table> table_;
-  std::unique_ptr<Primary> primary_;  ///< one of primary and replica
+  // One of primary and replica; in a group both, the node's, and its role says which one works.
+  Primary* primary_ = nullptr;
+  const Replica* replica_ = nullptr;
+  std::unique_ptr<Primary> own_primary_;
   std::unique_ptr<Admission> admission_;
-  std::unique_ptr<Replica> replica_;
+  std::unique_ptr<Replica> own_replica_;
   std::unique_ptr<Following> following_;
+  BootClock boot_clock_;
+  LateDialer dialer_;
+  std::unique_ptr<GroupNode> node_;
+  GroupNodeObserver* watch_ = nullptr;
+  Condition group_changed_;  ///< role, memory or commit LSN
+  GroupState group_;
+  bool seed_refused_ = false;
   Table::Assembly assembly_;       ///< replica: the put whose fragments arrive
   std::unique_ptr<Table> shadow_;  ///< replica: what a snapshot fills
   Table::Assembly shadow_live_;    ///< there: the put whose fragments arrive

@@ -150,13 +150,27 @@ void Shard::start_wait(Call& call) {
 
 // ---- reads ------------------------------------------------------------------------------------------
 
-void Shard::start_read(Call& call) {
-  const bool visible = call.after.lsn == Lsn{} || primary_ || replica_->applied_lsn() >= call.after.lsn;
+/// Then get() does not suspend.
+bool Shard::readable_at_once(const Call& call) const {
+  if (node_) {
+    const GroupLog& log = member().log();
+    const bool held =
+        call.after.lsn == Lsn{} || log.line().holds(call.after.epoch, call.after.lsn, log.last_lsn());
+    if (!has_memory() || !held) return false;
+  } else if (call.after.lsn != Lsn{} && primary_ == nullptr && replica_->applied_lsn() < call.after.lsn) {
+    return false;
+  }
   Table::Found found;
-  const bool direct =
-      visible && (!table_->find(call.hash, as_bytes(call.key), found) || found.value.size() <= kCopyBytes);
+  const bool there = table_->find(call.hash, as_bytes(call.key), found);
+  if (there && found.value.size() > kCopyBytes) return false;
+  const auto committed = waits_for_commit(call.read_level);
+  return !committed || !*committed || seen_of(there ? found.lsn : member().log().last_lsn()).committed;
+}
+
+void Shard::start_read(Call& call) {
+  const bool direct = readable_at_once(call);
   const auto read = [this, &call] {
-    auto lsn = get(call.hash, as_bytes(call.key), call.value, call.after, call.deadline);
+    auto lsn = get(call.hash, as_bytes(call.key), call.value, call.after, call.read_level, call.deadline);
     if (lsn) call.receipt.lsn = *lsn;
     finish(call, lsn ? Status{} : Status(lsn.error()));
   };
@@ -196,11 +210,14 @@ void Shard::spawn(std::function<void()> body) {
   spawn_some(1);
 }
 
-bool Shard::has_work() const { return spawn_backlog_.size() > spawn_starting_ || has_memory_to_free(); }
+bool Shard::has_work() const {
+  return spawn_backlog_.size() > spawn_starting_ || has_memory_to_free() || has_group_news();
+}
 
 std::uint32_t Shard::poll(std::uint32_t budget) {
   const bool freeing = has_memory_to_free();
   if (freeing) free_some_memory();
+  if (has_group_news()) publish_group();
   unbroken_calls_ = 0;
   unbroken_bytes_ = 0;
   return spawn_some(budget) + (freeing ? 1 : 0);

@@ -36,6 +36,7 @@ std::string to_text(Epoch epoch) { return std::to_string(epoch.counter) + "/" + 
 }  // namespace
 
 Status Shard::check_receipt(const Receipt& receipt) const {
+  if (node_) return check_group_receipt(receipt);
   if (receipt.history != HistoryId{} && receipt.history != config_.history) {
     return foreign("history", std::to_string(receipt.history.value), std::to_string(config_.history.value));
   }
@@ -51,21 +52,31 @@ Status Shard::check_receipt(const Receipt& receipt) const {
 }
 
 Status Shard::await_visible(const Receipt& after, Instant deadline) {
+  if (node_) return await_group_visible(after, deadline);
   if (after.lsn == Lsn{}) return {};
   TL_TRY(check_receipt(after));
   if (primary_ || replica_->applied_lsn() >= after.lsn) return {};
-  return replica_->wait_applied(after.lsn, deadline);
+  return own_replica_->wait_applied(after.lsn, deadline);
 }
 
 Result<Lsn> Shard::get(std::uint64_t hash, Bytes key, std::string& value, const Receipt& after,
-                       Instant deadline) {
+                       ReadLevel level, Instant deadline) {
   if (shut_) return EngineErrc::closed;
   const Inside inside(inside_);
   if (const Wakeup wakeup = let_others_run(0); wakeup == Wakeup::cancelled) return to_status(wakeup).error();
+  TL_TRY(const bool committed, waits_for_commit(level));
+  if (committed) return get_committed(hash, key, value, after, deadline);
   TL_TRY(await_visible(after, deadline));
+  Seen seen;
+  return get_here(hash, key, value, seen);
+}
+
+Result<Lsn> Shard::get_here(std::uint64_t hash, Bytes key, std::string& value, Seen& seen) {
   bump(counters_.gets);
   Table::Found found;
-  if (!table_->find(hash, key, found)) return EngineErrc::not_found;
+  const bool there = table_->find(hash, key, found);
+  if (node_) seen = seen_of(there ? found.lsn : member().log().last_lsn());
+  if (!there) return EngineErrc::not_found;
   const Lsn lsn = found.lsn;
   if (found.value.size() > kCopyBytes) {
     TL_TRY(copy_large(hash, key, value));
@@ -159,10 +170,11 @@ Result<std::pair<Digest, Lsn>> Shard::digest(Instant deadline) {
   constexpr int kPassesUnheld = 2;
   if (shut_) return EngineErrc::closed;
   const Inside inside(inside_);
+  TL_TRY(await_memory(deadline));
   std::optional<Hold> hold;
   for (int pass = 0;; ++pass) {
     // A replica cannot hold its primary's writes off, so it repeats until one pass was undisturbed.
-    if (pass == kPassesUnheld && primary_) {
+    if (pass == kPassesUnheld && leads()) {
       TL_TRY(Hold held, hold_writes("a digest", deadline));
       hold.emplace(std::move(held));
     }

@@ -65,6 +65,7 @@ Status Shard::scan(ScanCursor& cursor, std::size_t keys_max, const Engine::Visit
                    Instant deadline) {
   if (shut_) return EngineErrc::closed;
   const Inside inside(inside_);
+  TL_TRY(await_memory(deadline));
   struct Counted {
     const Engine::Visitor& visitor;
     std::size_t keys = 0;
@@ -95,6 +96,7 @@ Status Shard::copy_page(Call& call) {
   const auto visit = [](void* context, Bytes key, Bytes value, Lsn lsn) {
     static_cast<Step*>(context)->add(key, value, lsn);
   };
+  TL_TRY(await_memory(call.deadline));
   std::string& page = call.value;
   std::size_t keys = 0;
   while (!call.cursor.done) {

@@ -48,7 +48,7 @@ Status Shard::begin_shadow() {
   constexpr std::size_t kRetiredMax = 2;
   if (retired_.size() >= kRetiredMax) {
     const auto held = std::count_if(retired_.begin(), retired_.end(),
-                                    [](const std::unique_ptr<Table>& table) { return table->pins() > 0; });
+                                    [](const std::unique_ptr<Table>& table) { return !table->idle(); });
     const std::string all = std::to_string(retired_.size()) + " tables that earlier snapshots replaced";
     return Error(EngineErrc::busy,
                  held > 0 ? "readers of large values still hold " + std::to_string(held) + " of " + all
@@ -118,7 +118,7 @@ void Shard::retire(std::unique_ptr<Table> table) { retired_.push_back(std::move(
 
 Table* Shard::dismantled() const {
   for (const auto& table : retired_) {
-    if (table->pins() == 0) return table.get();
+    if (table->idle()) return table.get();
   }
   return nullptr;
 }

@@ -38,7 +38,8 @@ class RoomUse {
 
 Status Shard::primary_here() const {
   if (shut_) return EngineErrc::closed;
-  return primary_ ? Status{} : Status(EngineErrc::read_only);
+  if (node_) return !leads() ? not_leading() : seed_fits() ? Status{} : Status(other_seed());
+  return primary_ != nullptr ? Status{} : Status(EngineErrc::read_only);
 }
 
 Status Shard::writable(AckNeed ack) const {
@@ -58,8 +59,9 @@ Result<Receipt> Shard::write(const BatchItem& item, AckNeed ack, Instant deadlin
   if (const Wakeup wakeup = let_others_run(item.value.size()); wakeup == Wakeup::cancelled)
     return not_written(to_status(wakeup).error(), "");
   TL_TRY(const Lsn lsn, append(item, ack, deadline));
+  const Receipt written = receipt(lsn);  // of the epoch that it was written in
   if (ack.level != AckLevel::local) TL_TRY(await_ack(lsn, ack, deadline));
-  return receipt(lsn);
+  return written;
 }
 
 Result<Receipt> Shard::write_all(std::span<const BatchItem> items, AckNeed ack, Instant deadline) {
@@ -67,8 +69,9 @@ Result<Receipt> Shard::write_all(std::span<const BatchItem> items, AckNeed ack, 
   if (const Wakeup wakeup = let_others_run(size_of(items)); wakeup == Wakeup::cancelled)
     return not_written(to_status(wakeup).error(), "");
   TL_TRY(const Lsn lsn, append_all(items, ack, deadline));
+  const Receipt written = receipt(lsn);  // of the epoch that it was written in
   if (ack.level != AckLevel::local) TL_TRY(await_ack(lsn, ack, deadline));
-  return receipt(lsn);
+  return written;
 }
 
 /// What stands in the log may be asked for however few replicas there are: they may come back in time.
@@ -150,6 +153,7 @@ Error Shard::not_written(const Error& error, const char* obstacle) const {
   if (error == ReactorErrc::cancelled)
     return Error(EngineErrc::not_written, shard + "the fiber was cancelled");
   if (error == ReactorErrc::closed) return Error(EngineErrc::closed);
+  if (error == ReplicationErrc::not_primary) return not_leading();
   if (!(error == ReactorErrc::deadline_exceeded)) return error;
   return Error(EngineErrc::not_written, shard + obstacle + " held this write up beyond its timeout");
 }
@@ -217,10 +221,15 @@ Result<Table::Assembly> Shard::assemble(const BatchItem& item) {
 Result<Lsn> Shard::append_large(const BatchItem& item, AckNeed ack, Instant deadline) {
   const auto one_at_a_time = MutexGuard::acquire(large_, deadline);
   if (!one_at_a_time) return not_written(one_at_a_time.error(), kLargePut);
+  const std::uint64_t table = table_->number();
   TL_TRY(Table::Assembly assembly, assemble(item));
   const auto hold = hold_writes(kLargePut, deadline);
   if (!hold) return not_written(hold.error(), holder_);
   TL_TRY(writable(ack));
+  if (table != table_->number()) {
+    return Error(EngineErrc::not_written,
+                 "this node was deposed and promoted again while a large put was prepared");
+  }
   // Nobody else writes from here to commit(), so what is prepared in the table stays so.
   TL_TRY(table_->prepare(assembly, item.hash));
   auto appended = primary_->append_fragments(item.key, item.value, deadline);

@@ -10,8 +10,30 @@
 
 namespace tidelock {
 
+/// A node's part in a shard's group.
+enum class GroupRole : std::uint8_t {
+  none,       ///< no group, or in one whose primary this node has not found
+  following,  ///< it takes what the primary writes
+  leading,    ///< it is the primary
+};
+
+/// Of one shard, as this node sees it.
+struct ShardRole {
+  ShardId shard{};
+  GroupRole role = GroupRole::none;
+  /// It has all that it may ever have acknowledged or promised: it can be read, and promoted. False from a
+  /// start until it has learned that from others.
+  bool memory = false;
+  HistoryId history{};           ///< 0: of none yet
+  Epoch epoch{};                 ///< led or followed; without a role the newest that it has promised
+  std::uint32_t leader = 0;      ///< the primary's node; 0: not known
+  Lsn commit_lsn{};              ///< what no later primary lacks, as far as this node knows
+  std::uint64_t role_count = 0;  ///< changes of role
+};
+
 struct ShardStats {
   ShardId shard{};
+  ShardRole group;  ///< outside of groups: nothing
   std::uint64_t keys = 0;
   /// Taken by the table: segments, slabs, extents; while there are two, for a snapshot, by both.
   std::uint64_t memory_bytes = 0;

@@ -82,6 +82,7 @@ bool Table::has_deferred() const { return state_->arena.has_deferred(); }
 void Table::free_some(std::size_t bytes) { state_->arena.free_some(bytes); }
 
 std::uint64_t Table::pins() const { return state_->pins; }
+bool Table::idle() const { return state_->pins == 0 && state_->assemblies == 0; }
 std::uint64_t Table::number() const { return state_->number; }
 std::uint64_t Table::keys() const { return state_->keys; }
 std::uint64_t Table::memory_bytes() const { return state_->arena.taken_bytes(); }

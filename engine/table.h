@@ -114,6 +114,8 @@ class Table {
   [[nodiscard]] Pin pin(std::uint64_t hash, Bytes key);
   /// Pins that are out.
   [[nodiscard]] std::uint64_t pins() const;
+  /// Nothing of it is out: no Pin, no Assembly.
+  [[nodiscard]] bool idle() const;
 
   using Visit = void (*)(void* context, Bytes key, Bytes value, Lsn lsn);
   /// One step of a scan: visits the records with hashes from `position` on, 0 at first, to a border that it

@@ -355,7 +355,7 @@ class VerbsTransport final : public Transport {
 Status VerbsTransport::open() {
   RdmaChoice choice{options_.device, options_.local_address};
   if (options_.role == NodeRole::primary) {
-    TL_TRY(const auto at, parse_address(options_.listen));
+    TL_TRY(const auto at, parse_address(options_.listen_address()));
     choice.address = at.first;
   }
   TL_TRY(const auto place, choose_rdma_place(choice));

@@ -146,7 +146,7 @@ std::optional<AttemptAim> GroupNode::aim() const {
   if (member_->role() == MemberRole::leading && !asked) return std::nullopt;
   if (!membership.memory()) {
     const bool none = membership.history() == HistoryId{} && membership.heard() == HistoryId{};
-    const bool founds = options_.founds && none && clock_.now() >= found_at_;
+    const bool founds = options_.founds && none && clock_.now() >= found_at_ && member_->may_found();
     return founds ? std::optional(AttemptAim::found) : std::nullopt;
   }
   if (take_over_) return AttemptAim::take_over;

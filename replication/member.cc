@@ -346,6 +346,11 @@ Status Member::follow(ConnectedPeer peer, const Said& said) {
   if (peer.link->state() == LinkState::closed)
     return Error(ReplicationErrc::link_closed, peer.link->close_reason());
   if (const auto refusal = check_terms(theirs)) return refuse(refused_with(*refusal));
+  if (options_.seeds != nullptr && !options_.seeds->takes(theirs.routing_seed)) {
+    return refuse({ReplicationErrc::refused,
+                   "its history spreads keys by another seed than this node's other shards do: restart this "
+                   "node, it then takes all that it has from the others"});
+  }
   if (const auto refusal = membership_.may_follow(theirs, said, clock_.now()))
     return refuse(refused_with(*refusal));
   const std::string why = "it follows node " + std::to_string(theirs.node);
@@ -433,8 +438,13 @@ Status Member::lead(Epoch epoch, std::uint32_t c, bool forced) {
   if (founds) {
     if (!primary_->departed() || primary_->fragmenting())
       return Error(ReplicationErrc::peer_busy, "what this node sent as a primary is not gone yet");
+    const RoutingSeed* const seeds = options_.seeds;
+    const std::uint64_t seed =
+        seeds == nullptr ? options_.routing_seed : seeds->to_found(options_.shard, clock_.now());
+    if (seeds != nullptr && seed == 0)
+      return Error(ReplicationErrc::not_primary, "there is no routing seed yet to begin a history with");
     TL_TRY(forget_history());
-    routing_seed_ = options_.routing_seed;
+    routing_seed_ = seed;
   }
   const HistoryId history = founds ? membership_.founding() : membership_.history();
   TL_TRY(primary_->lead({history, routing_seed_, epoch, c}));

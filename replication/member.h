@@ -22,6 +22,7 @@
 #include <tidelock/replication/membership.h>
 #include <tidelock/replication/primary.h>
 #include <tidelock/replication/replica.h>
+#include <tidelock/replication/routing_seed.h>
 
 namespace tidelock {
 
@@ -34,7 +35,8 @@ struct MemberOptions {
   std::uint32_t value_bytes_max = kValueBytesMax;  ///< the same at all nodes
   Duration heartbeat = milliseconds(100);
   Duration link_timeout = seconds(3);
-  std::uint64_t routing_seed = 0;  ///< of a history that this node begins
+  std::uint64_t routing_seed = 0;      ///< of a history that this node begins
+  const RoutingSeed* seeds = nullptr;  ///< in its stead, and judges those of others. Outlives the member
 };
 
 /// The node's table. All outlive the member.
@@ -114,6 +116,10 @@ class Member final : public Door, private ReplicaOwner, private PollSource {
   bool answered(std::uint32_t node, HistoryId history, Epoch promised, std::uint32_t c, const Said& said);
 
   // ---- leading ----
+  /// Else there is no seed yet that a history could begin with.
+  [[nodiscard]] bool may_found() const {
+    return options_.seeds == nullptr || options_.seeds->to_found(options_.shard, clock_.now()) != 0;
+  }
   /// What it says as a candidate for that epoch. `flags`: promise, released, fetch, and founding, which says
   /// whether `history` is one that it would begin.
   [[nodiscard]] Said candidate_hello(Epoch epoch, HistoryId history, const HelloFlags& flags) const;

@@ -1,0 +1,82 @@
+// Calls about a group: see engine.h.
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "call_support.h"
+#include "engine_impl.h"
+
+namespace tidelock {
+namespace {
+
+/// Until what another thread or core does is seen: these calls are for operators, and rare.
+constexpr Duration kLook = milliseconds(1);
+
+Status look_again(Reactor* caller) {
+  if (caller == nullptr) {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kLook.ns));
+    return {};
+  }
+  const Wakeup wakeup = this_fiber::sleep_for(kLook);
+  return wakeup == Wakeup::cancelled ? to_status(wakeup) : Status{};
+}
+
+}  // namespace
+
+/// Keys are hashed with it, so no call goes anywhere before.
+Status Engine::Impl::await_seed(Reactor* caller, Instant deadline) {
+  if (!seed || seed->value() != 0) return {};
+  for (;;) {
+    if (seed->value() != 0) return {};
+    const GatePass inside(host->pool());
+    if (!inside) return EngineErrc::closed;
+    const Instant now = caller != nullptr ? caller->now() : SystemClock().now();
+    if (now >= deadline) return EngineErrc::not_ready;
+    TL_TRY(look_again(caller));
+  }
+}
+
+std::vector<ShardRole> Engine::roles() const {
+  std::vector<ShardRole> roles;
+  const GatePass inside(impl_->host->pool());
+  if (!inside || !impl_->options.in_group()) return roles;
+  for (const auto& shard : impl_->shards) roles.push_back(shard->role());
+  return roles;
+}
+
+Status Engine::promote(Duration timeout) {
+  if (!impl_->options.in_group()) {
+    return Error(EngineErrc::bad_option, "Options::nodes is empty: this node is in no group");
+  }
+  struct Outcome {
+    std::mutex mutex;
+    std::size_t left = 0;
+    Status first;  ///< error
+  };
+  const auto outcome = std::make_shared<Outcome>();
+  TL_TRY(Reactor * caller, impl_->host->caller());
+  const Instant deadline = deadline_of(caller, timeout);
+  outcome->left = impl_->shards.size();
+  for (const auto& shard : impl_->shards) {
+    const auto body = [outcome, owner = shard.get(), deadline] {
+      const Status led = owner->promote(deadline);
+      const std::lock_guard lock(outcome->mutex);
+      --outcome->left;
+      if (led || !outcome->first) return;
+      outcome->first = Error(led.error().code(), "shard " + std::to_string(owner->id().value) +
+                                                     " does not lead: " + led.error().message());
+    };
+    TL_TRY(spawn_on(shard->id(), body));
+  }
+  for (;;) {
+    {
+      const std::lock_guard lock(outcome->mutex);
+      if (outcome->left == 0) return outcome->first;
+    }
+    TL_TRY(look_again(caller));
+  }
+}
+
+}  // namespace tidelock

@@ -1,0 +1,233 @@
+// A shard of a group: its node's roles, what they mean for reads and writes, and what others may know of
+// them. See shard.h and replication/group_node.h.
+#include <algorithm>
+#include <utility>
+
+#include <tidelock/engine/errc.h>
+
+#include "inside.h"
+#include "shard.h"
+
+namespace tidelock {
+namespace {
+
+std::string epoch_text(Epoch epoch) {
+  return std::to_string(epoch.counter) + "." + std::to_string(epoch.node);
+}
+
+Error lost(const std::string& what) { return {EngineErrc::history_lost, what}; }
+
+}  // namespace
+
+Status Shard::create_group_node() {
+  GroupNodeOptions options;
+  MemberOptions& member = options.member;
+  member.group.node = options_.node;
+  for (const NodeAddress& node : options_.nodes) {
+    member.group.nodes.push_back(node.node);
+    if (node.node != options_.node) options.peers.push_back({node.node, node.address});
+  }
+  std::sort(member.group.nodes.begin(), member.group.nodes.end());
+  member.group.c = options_.group_c();
+  member.group.lease = options_.lease;
+  member.group.group_bytes_max = options_.batch_bytes_max();
+  member.shard = config_.id;
+  member.shard_count = static_cast<std::uint16_t>(options_.shards);
+  member.log_bytes = options_.log_bytes;
+  member.ring_bytes = options_.ring_bytes;
+  member.value_bytes_max = options_.value_bytes_max;
+  member.heartbeat = options_.heartbeat;
+  member.link_timeout = options_.link_timeout;
+  member.seeds = config_.seed;
+  options.founds = options_.found;
+  options.stands = options_.failover;
+  Clock& clock = config_.clock != nullptr ? *config_.clock : boot_clock_;
+  TL_TRY(node_, GroupNode::create(reactor_, clock, MemberTable{*this, this, this}, dialer_, *this, options));
+  primary_ = &node_->member().primary();
+  replica_ = &node_->member().replica();
+  return {};
+}
+
+Status Shard::join(Dialer& dialer, GroupNodeObserver& watch) {
+  dialer_.real = &dialer;
+  watch_ = &watch;
+  publish_group();
+  return node_->start();
+}
+
+Status Shard::promote(Instant deadline) {
+  if (shut_) return EngineErrc::closed;
+  const Inside inside(inside_);
+  TL_TRY(node_->promote(deadline));
+  // An epoch serves once its beginning is committed.
+  const auto serves = [this] { return group_commit() >= member().log().line().starts().back().first_lsn; };
+  const Status waited = group_changed_.wait_until([&] { return shut_ || !leads() || serves(); }, deadline);
+  if (shut_) return EngineErrc::closed;
+  if (!leads()) return Error(ReplicationErrc::not_primary, "it has led, and was deposed at once");
+  if (waited) return {};
+  return Error(waited.error().code(),
+               "it leads, but too few of the others follow it for anything to be "
+               "committed");
+}
+
+// ---- what its node is -----------------------------------------------------------------------------------
+
+/// What comes from here on is of that line: its keys are hashed with its seed.
+void Shard::role_changed(MemberRole role, const std::string& why) {
+  const Lineage lineage = member().lineage();
+  if (role != MemberRole::none) follow(lineage.history, lineage.routing_seed, lineage.epoch);
+  // An epoch begins with an entry that nobody here has written.
+  if (role == MemberRole::leading) wrote(member().log().last_lsn());
+  if (config_.id == ShardId{}) config_.seed->leads(role == MemberRole::leading);
+  group_.role_count.fetch_add(1, std::memory_order_relaxed);
+  publish_group();
+  if (watch_ != nullptr) watch_->role_changed(role, why);
+}
+
+void Shard::note(const std::string& what) {
+  if (watch_ != nullptr) watch_->note(what);
+}
+
+bool Shard::has_group_news() const {
+  return node_ != nullptr && (group_.commit_lsn.load(std::memory_order_relaxed) != group_commit().value ||
+                              group_.memory.load(std::memory_order_relaxed) != has_memory());
+}
+
+void Shard::publish_group() {
+  const Lineage lineage = member().lineage();
+  GroupRole role = GroupRole::none;
+  std::uint32_t leader = 0;
+  if (member().role() != MemberRole::none) {
+    role = member().role() == MemberRole::leading ? GroupRole::leading : GroupRole::following;
+    leader = lineage.epoch.node;
+  }
+  group_.role.store(role, std::memory_order_relaxed);
+  group_.leader.store(leader, std::memory_order_relaxed);
+  group_.history.store(lineage.history.value, std::memory_order_relaxed);
+  group_.epoch.store(epoch_value(lineage.epoch), std::memory_order_relaxed);
+  group_.commit_lsn.store(group_commit().value, std::memory_order_relaxed);
+  group_.memory.store(has_memory(), std::memory_order_release);
+  group_changed_.notify_all();
+  // A history that began and came to nothing sets no seed: it is there to stay once something is committed.
+  if (!has_memory() || group_commit() == Lsn{} || config_.seed->value() == lineage.routing_seed) return;
+  const Instant now = config_.clock != nullptr ? config_.clock->now() : boot_clock_.now();
+  if (config_.seed->set(lineage.routing_seed, now) || std::exchange(seed_refused_, true)) return;
+  note(other_seed().message());
+}
+
+ShardRole Shard::role() const {
+  ShardRole role;
+  role.shard = config_.id;
+  role.memory = group_.memory.load(std::memory_order_acquire);
+  role.role = group_.role.load(std::memory_order_relaxed);
+  role.history = {group_.history.load(std::memory_order_relaxed)};
+  role.epoch = epoch_of_value(group_.epoch.load(std::memory_order_relaxed));
+  role.leader = group_.leader.load(std::memory_order_relaxed);
+  role.commit_lsn = {group_.commit_lsn.load(std::memory_order_relaxed)};
+  role.role_count = group_.role_count.load(std::memory_order_relaxed);
+  return role;
+}
+
+// ---- what that means for calls --------------------------------------------------------------------------
+
+Error Shard::not_leading() const {
+  const std::string shard = "shard " + std::to_string(config_.id.value) + ": ";
+  if (member().role() != MemberRole::following) {
+    return {EngineErrc::read_only,
+            shard + "this node knows of no primary; wait until one is there, or promote one"};
+  }
+  return {EngineErrc::read_only, shard + "node " + std::to_string(config_.epoch.node) + " leads (epoch " +
+                                     epoch_text(config_.epoch) + "); write there"};
+}
+
+Error Shard::other_seed() const {
+  return {EngineErrc::not_ready,
+          "shard " + std::to_string(config_.id.value) +
+              ": its history spreads keys by another seed than this node's other shards do: restart this "
+              "node, it then takes all that it has from the others"};
+}
+
+Status Shard::await_memory(Instant deadline) {
+  if (node_ == nullptr || has_memory()) return {};
+  const Status waited = group_changed_.wait_until([this] { return shut_ || has_memory(); }, deadline);
+  if (shut_) return EngineErrc::closed;
+  if (waited || waited.error() == ReactorErrc::cancelled) return waited;
+  return Error(
+      EngineErrc::not_ready,
+      "shard " + std::to_string(config_.id.value) +
+          ": this node has not yet learned what its group has; enough of the others have to be there");
+}
+
+/// Of a receipt, at a primary: whether its entry is in what this node has.
+Status Shard::check_group_receipt(const Receipt& receipt) const {
+  if (receipt.history != HistoryId{} && receipt.history != config_.history) {
+    return lost("the receipt is of history " + std::to_string(receipt.history.value) + ", this node's is " +
+                std::to_string(config_.history.value));
+  }
+  const GroupLog& log = member().log();
+  const Epoch epoch = receipt.epoch != Epoch{} ? receipt.epoch : log.line().last_epoch();
+  if (receipt.lsn == Lsn{} || log.line().holds(epoch, receipt.lsn, log.last_lsn())) return {};
+  return lost("LSN " + std::to_string(receipt.lsn.value) + " of epoch " + epoch_text(epoch) +
+              " is not in what this node has");
+}
+
+/// Then it has memory, in the turn of the return, and what the receipt stands for.
+Status Shard::await_group_visible(const Receipt& after, Instant deadline) {
+  GroupLog& log = member().log();
+  for (;;) {
+    TL_TRY(await_memory(deadline));
+    if (!seed_fits()) return other_seed();
+    if (after.lsn == Lsn{}) return {};
+    if (after.history != HistoryId{} && after.history != config_.history) return check_group_receipt(after);
+    const Epoch epoch = after.epoch != Epoch{} ? after.epoch : log.line().last_epoch();
+    if (log.line().holds(epoch, after.lsn, log.last_lsn())) return {};
+    const Status waited = log.wait_visible(epoch, after.lsn, deadline);
+    if (!waited && waited.error() == ReplicationErrc::history_lost) return lost(waited.error().message());
+    TL_TRY(waited);
+  }
+}
+
+Result<bool> Shard::waits_for_commit(ReadLevel level) const {
+  switch (level) {
+    case ReadLevel::standard:
+      return node_ != nullptr && leads();
+    case ReadLevel::any:
+      return false;
+    case ReadLevel::committed:
+      break;
+  }
+  if (node_ != nullptr && level == ReadLevel::committed) return true;
+  return Error(EngineErrc::bad_option,
+               level == ReadLevel::committed
+                   ? "ReadOptions::level committed is for groups (Options::nodes): outside of one no node "
+                     "knows what later primaries lack"
+                   : "ReadOptions::level is none of standard, any and committed");
+}
+
+/// In the turn in which it was captured: the log may be another's after that.
+Shard::Seen Shard::seen_of(Lsn lsn) const {
+  const GroupLog& log = member().log();
+  if (lsn <= log.commit_lsn()) return {{}, lsn, true};
+  return {log.line().epoch_of(lsn).value_or(log.line().last_epoch()), lsn, false};
+}
+
+/// What was captured counts once what made it is committed. If that is cut instead, what is there now is
+/// looked at.
+Result<Lsn> Shard::get_committed(std::uint64_t hash, Bytes key, std::string& value, const Receipt& after,
+                                 Instant deadline) {
+  for (;;) {
+    TL_TRY(await_group_visible(after, deadline));
+    Seen seen;
+    auto read = get_here(hash, key, value, seen);
+    if (seen.committed || (!read && !(read.error() == EngineErrc::not_found))) return read;
+    const Status committed = member().log().wait_committed(seen.epoch, seen.lsn, deadline);
+    if (committed) return read;
+    if (committed.error() == ReplicationErrc::history_lost) continue;
+    if (!(committed.error() == ReactorErrc::deadline_exceeded)) return committed.error();
+    return Error(
+        ReactorErrc::deadline_exceeded,
+        "what this node holds of that key was not committed by the deadline; ReadLevel::any shows it");
+  }
+}
+
+}  // namespace tidelock

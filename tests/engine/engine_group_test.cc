@@ -1,0 +1,208 @@
+// Groups of engines: a history begins, a primary goes and another one is promoted, who comes back learns.
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <tidelock/engine/engine.h>
+
+#include "engine/group_fixture.h"
+
+using namespace tidelock;
+using namespace tidelock::test;
+
+namespace {
+
+std::string group_key(int i) { return "key" + std::to_string(i); }
+
+constexpr int kGroupWrites = 50;
+
+/// What was acknowledged is there.
+void check_all(Engine& engine, int writes, ReadLevel level = ReadLevel::standard) {
+  std::string value;
+  for (int i = 0; i < writes; ++i) {
+    CAPTURE(i);
+    const auto read = engine.get(group_key(i), value, {{}, {}, {}, kPatience, level});
+    if (!read) MESSAGE(read.error().message());
+    REQUIRE(read.has_value());
+    CHECK(value == "of " + group_key(i));
+  }
+}
+
+}  // namespace
+
+TEST_SUITE_BEGIN("engine/group");
+
+TEST_CASE("a group begins a history, loses its primary, and goes on with the one that is promoted") {
+  GroupShape shape;
+  SUBCASE("of one shard") {}
+  SUBCASE("of two shards") { shape.shards = 2; }
+  EngineGroup group(shape);
+  REQUIRE(group.whole());
+  const std::uint32_t first = group.leader();
+  REQUIRE(first != 0);
+  std::vector<Receipt> receipts;
+  for (int i = 0; i < kGroupWrites; ++i) {
+    Engine& leading = group[group.leader(group[first].shard_of(group_key(i)).value)];
+    const auto put = leading.put(group_key(i), "of " + group_key(i));
+    if (!put) MESSAGE(put.error().message());
+    REQUIRE(put.has_value());
+    receipts.push_back(*put);
+  }
+  const std::uint32_t second = first % 3 + 1;
+  const std::uint32_t third = second % 3 + 1;
+  // At the others: whatever a receipt stands for, and what is committed.
+  std::string value;
+  CHECK(group[second].get(group_key(7), value, ReadOptions::after(receipts[7], kPatience)).has_value());
+  CHECK(value == "of " + group_key(7));
+  check_all(group[third], kGroupWrites, ReadLevel::committed);
+
+  group.close(first);
+  const Status promoted = group[second].promote(kPatience);
+  if (!promoted) {
+    MESSAGE(promoted.error().message());
+    group.show_events();
+  }
+  REQUIRE(promoted.has_value());
+  for (std::uint16_t shard = 0; shard < shape.shards; ++shard) CHECK(group.leader(shard) == second);
+  check_all(group[second], kGroupWrites);
+  for (int i = kGroupWrites; i < 2 * kGroupWrites; ++i)
+    REQUIRE(group[second].put(group_key(i), "of " + group_key(i)).has_value());
+  // Receipts of the epoch before stay good, at whoever has their entries.
+  CHECK(group[second].wait(receipts[3], AckLevel::applied, kPatience).has_value());
+  CHECK(group[third].get(group_key(3), value, ReadOptions::after(receipts[3], kPatience)).has_value());
+
+  group.open_node(first);
+  CHECK(eventually([&] { return group.whole(); }));
+  check_all(group[first], 2 * kGroupWrites, ReadLevel::committed);
+  check_equal(group[second], group[first]);
+  check_equal(group[second], group[third]);
+}
+
+TEST_CASE("who does not lead refuses writes and names who does") {
+  EngineGroup group({});
+  const std::uint32_t leader = group.leader();
+  REQUIRE(leader != 0);
+  Engine& other = group[leader % 3 + 1];
+  const auto put = other.put("key", "value", {AckLevel::local, kPatience});
+  REQUIRE_FALSE(put.has_value());
+  CHECK(put.error() == EngineErrc::read_only);
+  CHECK(put.error().message().find("node " + std::to_string(leader) + " leads") != std::string::npos);
+  const auto roles = other.roles();
+  REQUIRE(roles.size() == 1);
+  CHECK(roles[0].leader == leader);
+  CHECK(roles[0].role == GroupRole::following);
+}
+
+TEST_CASE("a group of one begins and serves alone") {
+  EngineGroup group({1, 2, 0, false});
+  CHECK(group.leader(0) == 1);
+  CHECK(group.leader(1) == 1);
+  for (int i = 0; i < kGroupWrites; ++i) CHECK(group[1].put(group_key(i), "of " + group_key(i)).has_value());
+  check_all(group[1], kGroupWrites);
+}
+
+TEST_CASE("with c = 0 the primary goes on when the other node is gone") {
+  EngineGroup group({2, 1, 0, false});
+  const std::uint32_t leader = group.leader();
+  REQUIRE(leader != 0);
+  CHECK(group[leader].put("a", "1").has_value());
+  group.close(3 - leader);
+  CHECK(group[leader].put("b", "2").has_value());
+  std::string value;
+  CHECK(group[leader].get("b", value).has_value());
+}
+
+TEST_CASE("with c = 1 and nobody to follow, writes are refused and reads of what is not committed wait") {
+  EngineGroup group({2, 1, 1, false});
+  const std::uint32_t leader = group.leader();
+  REQUIRE(leader != 0);
+  REQUIRE(group[leader].put("a", "1").has_value());
+  Engine& alone = group[leader];
+  group.close(3 - leader);
+  CHECK(eventually([&] {
+    const auto put = alone.put("b", "2", {AckLevel::local, kPatience});
+    return !put && put.error() == ReplicationErrc::no_replica;
+  }));
+  std::string value;
+  CHECK(alone.get("a", value).has_value());
+  CHECK(value == "1");
+  group.open_all();
+  CHECK(eventually([&] { return alone.put("b", "2").has_value(); }));
+  check_all(group[3 - leader], 0);
+}
+
+TEST_CASE("nodes that are allowed to stand need no operator") {
+  GroupShape shape;
+  shape.failover = true;
+  EngineGroup group(shape);
+  const std::uint32_t leader = group.leader();
+  REQUIRE(leader != 0);
+  REQUIRE(group[leader].put("a", "1").has_value());
+  group.close(leader);
+  CHECK(eventually([&] { return group.leader() != 0 && group.whole(); }));
+  std::string value;
+  CHECK(group[group.leader()].get("a", value).has_value());
+}
+
+TEST_CASE("a node alone says what is missing, and its calls end by their deadlines") {
+  std::vector<NodeAddress> nodes{{1, unique_path()}, {2, unique_path()}, {3, unique_path()}};
+  Options options = node_options(nodes, 2, {});
+  options.connect_timeout = milliseconds(50);
+  const auto engine = open(options);
+  CHECK(has_event(*engine, "no primary was found, and no history"));
+  std::string value;
+  CHECK(engine->get("key", value, {{}, {}, {}, milliseconds(20), ReadLevel::any}).error() ==
+        EngineErrc::not_ready);
+  CHECK(engine->put("key", "value", {AckLevel::local, milliseconds(20)}).error() == EngineErrc::not_ready);
+  CHECK(engine->put_async("key", "value", {}, nullptr, nullptr).error() == EngineErrc::not_ready);
+  CHECK(engine->promote(milliseconds(20)).error() == ReactorErrc::deadline_exceeded);
+  CHECK(engine->close(kPatience).has_value());
+}
+
+TEST_CASE("reads of a level that there is in groups only are refused outside of them") {
+  const auto engine = open(small_options());
+  std::string value;
+  CHECK(engine->get("key", value, {{}, {}, {}, kPatience, ReadLevel::committed}).error() ==
+        EngineErrc::bad_option);
+  CHECK(engine->promote(kPatience).error() == EngineErrc::bad_option);
+  CHECK(engine->roles().empty());
+}
+
+TEST_CASE("options that make no group are refused, with the reason") {
+  const std::vector<NodeAddress> nodes{{1, "@a"}, {2, "@b"}, {3, "@c"}};
+  const auto refused = [](const Options& options, const std::string& part) {
+    const Status valid = options.validate();
+    CAPTURE(part);
+    REQUIRE_FALSE(valid.has_value());
+    CHECK(valid.error() == EngineErrc::bad_option);
+    CAPTURE(valid.error().message());
+    CHECK(valid.error().message().find(part) != std::string::npos);
+  };
+  Options options = node_options(nodes, 1, {});
+  CHECK(options.validate().has_value());
+  options.c.reset();
+  CHECK(options.group_c() == 1);
+  CHECK(options.listen_address() == "@a");
+  const auto with = [&](const auto& change) {
+    Options changed = node_options(nodes, 1, {});
+    change(changed);
+    return changed;
+  };
+  refused(with([](Options& o) { o.nodes[1].node = 1; }), "node 1 twice");
+  refused(with([](Options& o) { o.nodes[1].node = 0; }), "node 0");
+  refused(with([](Options& o) { o.nodes[1].address = "@a"; }), "address \"@a\" twice");
+  refused(with([](Options& o) { o.nodes[1].address.clear(); }), "without its address");
+  refused(with([](Options& o) { o.node = 4; }), "without node 4");
+  refused(with([](Options& o) { o.c = 3; }), "c is 3");
+  refused(with([](Options& o) { o.listen = "@x"; }), "listen");
+  refused(with([](Options& o) { o.primary = "@x"; }), "primary");
+  refused(with([](Options& o) {
+            o.role = NodeRole::replica;
+            o.primary = "@x";
+          }),
+          "role");
+  refused(with([](Options& o) { o.lease = milliseconds(1); }), "lease");
+}
+
+TEST_SUITE_END();

@@ -50,9 +50,12 @@ struct WriteOptions {
 /// In a group: what a read may show. Whatever the level, a node that does not know what its group has (after
 /// its start) shows nothing.
 enum class ReadLevel : std::uint8_t {
-  standard,   ///< at the primary `committed`, elsewhere `any`; outside of groups `any`
+  standard,   ///< at the primary `linearizable`, elsewhere `any`; outside of groups `any`
   any,        ///< what this node holds, be it committed or not
   committed,  ///< what no later primary lacks; suspends until that is so. What one node shows never goes back
+  /// At the primary only: nothing older than what was acknowledged to anybody before the call. Suspends until
+  /// what it shows is committed, and others' leases say that nobody else led when it was looked at.
+  linearizable,
 };
 
 struct ReadOptions {
@@ -153,11 +156,11 @@ class Engine {
   Status wait(const Receipt& receipt, AckLevel level, Duration timeout, std::uint32_t replicas = 0);
 
   /// Copies the value into `value` (its capacity is reused) and returns the LSN of the write that made it.
-  /// Reads show what this node holds. At the primary that is whatever was appended, acknowledged or not (read
-  /// uncommitted): a primary that dies may take it along.
-  /// Errors:   not_found; deadline_exceeded before min_lsn was visible; history_lost: no write of this
-  /// history
-  ///           has that receipt
+  /// In a group: see ReadLevel. Else reads show what this node holds; at the primary that is whatever was
+  /// appended, acknowledged or not (read uncommitted): a primary that dies may take it along.
+  /// Errors:   not_found; deadline_exceeded before min_lsn was visible, or what was read committed;
+  ///           history_lost: no write of this history has that receipt; in a group not_ready, and not_primary
+  ///           (linearizable: it does not lead, or was deposed meanwhile); bad_option: such a level elsewhere
   Result<Lsn> get(std::string_view key, std::string& value, const ReadOptions& options);
   Result<Lsn> get(std::string_view key, std::string& value);
 

@@ -236,9 +236,11 @@ class Shard final : private Applier,
   Status await_memory(Instant deadline);
   Status check_group_receipt(const Receipt& receipt) const;
   Status await_group_visible(const Receipt& after, Instant deadline);
-  Result<bool> waits_for_commit(ReadLevel level) const;
+  /// What a read of that level asks for here and now: `any`, `committed` or `linearizable`.
+  Result<ReadLevel> asked_level(ReadLevel level) const;
+  /// `level`: committed or linearizable.
   Result<Lsn> get_committed(std::uint64_t hash, Bytes key, std::string& value, const Receipt& after,
-                            Instant deadline);
+                            ReadLevel level, Instant deadline);
 
   /// User fibers for which there was no stack, and the tables' deferred frees.
   std::uint32_t poll(std::uint32_t budget) override;
@@ -288,7 +290,7 @@ class Shard final : private Applier,
   void enqueue_write(Call& call);
   void drain_writes();
   void expire_writes();
-  [[nodiscard]] bool readable_at_once(const Call& call) const;
+  [[nodiscard]] bool readable_at_once(const Call& call, ReadLevel level) const;
   void start_read(Call& call);
   void start_wait(Call& call);
   void start_digest(Call& call);

@@ -150,31 +150,42 @@ void Shard::start_wait(Call& call) {
 
 // ---- reads ------------------------------------------------------------------------------------------
 
-/// Then get() does not suspend.
-bool Shard::readable_at_once(const Call& call) const {
+/// Then get() does not suspend, but for a lease that it may have to wait for.
+bool Shard::readable_at_once(const Call& call, ReadLevel level) const {
   if (node_) {
     const GroupLog& log = member().log();
     const bool held =
         call.after.lsn == Lsn{} || log.line().holds(call.after.epoch, call.after.lsn, log.last_lsn());
-    if (!has_memory() || !held) return false;
+    const bool foreign = call.after.history != HistoryId{} && call.after.history != config_.history;
+    if (!has_memory() || !held || foreign) return false;
   } else if (call.after.lsn != Lsn{} && primary_ == nullptr && replica_->applied_lsn() < call.after.lsn) {
     return false;
   }
   Table::Found found;
   const bool there = table_->find(call.hash, as_bytes(call.key), found);
   if (there && found.value.size() > kCopyBytes) return false;
-  const auto committed = waits_for_commit(call.read_level);
-  return !committed || !*committed || seen_of(there ? found.lsn : member().log().last_lsn()).committed;
+  return level == ReadLevel::any || seen_of(there ? found.lsn : member().log().last_lsn()).committed;
 }
 
 void Shard::start_read(Call& call) {
-  const bool direct = readable_at_once(call);
+  const auto level = asked_level(call.read_level);
+  if (!level) return finish(call, level.error());
+  const bool direct = readable_at_once(call, *level);
+  if (direct && *level == ReadLevel::linearizable && seed_fits()) {
+    Seen seen;
+    const auto lsn = get_here(call.hash, as_bytes(call.key), call.value, seen);
+    // After the capture. Without a lease it is looked at again, by a fiber that can wait for one.
+    if (primary_->lease_held()) {
+      if (lsn) call.receipt.lsn = *lsn;
+      return finish(call, lsn ? Status{} : Status(lsn.error()));
+    }
+  }
   const auto read = [this, &call] {
     auto lsn = get(call.hash, as_bytes(call.key), call.value, call.after, call.read_level, call.deadline);
     if (lsn) call.receipt.lsn = *lsn;
     finish(call, lsn ? Status{} : Status(lsn.error()));
   };
-  if (direct) return read();
+  if (direct && *level != ReadLevel::linearizable) return read();
   if (const Status spawned = reactor_.spawn_detached("engine read", read); !spawned) finish(call, spawned);
 }
 

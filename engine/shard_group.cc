@@ -187,21 +187,23 @@ Status Shard::await_group_visible(const Receipt& after, Instant deadline) {
   }
 }
 
-Result<bool> Shard::waits_for_commit(ReadLevel level) const {
+Result<ReadLevel> Shard::asked_level(ReadLevel level) const {
   switch (level) {
     case ReadLevel::standard:
-      return node_ != nullptr && leads();
+      return node_ != nullptr && leads() ? ReadLevel::linearizable : ReadLevel::any;
     case ReadLevel::any:
-      return false;
+      return level;
+    case ReadLevel::linearizable:
+      if (node_ != nullptr && !leads()) return Error(ReplicationErrc::not_primary, not_leading().message());
+      [[fallthrough]];
     case ReadLevel::committed:
-      break;
+      if (node_ != nullptr) return level;
+      return Error(
+          EngineErrc::bad_option,
+          "ReadOptions::level committed and linearizable are for groups (Options::nodes): outside of "
+          "one nobody knows what later primaries lack");
   }
-  if (node_ != nullptr && level == ReadLevel::committed) return true;
-  return Error(EngineErrc::bad_option,
-               level == ReadLevel::committed
-                   ? "ReadOptions::level committed is for groups (Options::nodes): outside of one no node "
-                     "knows what later primaries lack"
-                   : "ReadOptions::level is none of standard, any and committed");
+  return Error(EngineErrc::bad_option, "ReadOptions::level is none of those that there are");
 }
 
 /// In the turn in which it was captured: the log may be another's after that.
@@ -212,14 +214,25 @@ Shard::Seen Shard::seen_of(Lsn lsn) const {
 }
 
 /// What was captured counts once what made it is committed. If that is cut instead, what is there now is
-/// looked at.
+/// looked at. Leases are asked for after the capture: it was the newest then if nobody else has led since.
 Result<Lsn> Shard::get_committed(std::uint64_t hash, Bytes key, std::string& value, const Receipt& after,
-                                 Instant deadline) {
+                                 ReadLevel level, Instant deadline) {
   for (;;) {
     TL_TRY(await_group_visible(after, deadline));
+    if (level == ReadLevel::linearizable) TL_TRY(asked_level(level));
     Seen seen;
     auto read = get_here(hash, key, value, seen);
-    if (seen.committed || (!read && !(read.error() == EngineErrc::not_found))) return read;
+    if (!read && !(read.error() == EngineErrc::not_found)) return read;
+    if (level == ReadLevel::linearizable && !primary_->lease_held()) {
+      const Status leased = primary_->wait_lease(deadline);
+      if (!leased && leased.error() == ReactorErrc::deadline_exceeded) {
+        return Error(ReactorErrc::deadline_exceeded,
+                     "too few of the others have answered by the deadline to know that nobody else leads; "
+                     "ReadLevel::committed needs no answer");
+      }
+      TL_TRY(leased);
+    }
+    if (seen.committed) return read;
     const Status committed = member().log().wait_committed(seen.epoch, seen.lsn, deadline);
     if (committed) return read;
     if (committed.error() == ReplicationErrc::history_lost) continue;

@@ -64,8 +64,8 @@ Result<Lsn> Shard::get(std::uint64_t hash, Bytes key, std::string& value, const 
   if (shut_) return EngineErrc::closed;
   const Inside inside(inside_);
   if (const Wakeup wakeup = let_others_run(0); wakeup == Wakeup::cancelled) return to_status(wakeup).error();
-  TL_TRY(const bool committed, waits_for_commit(level));
-  if (committed) return get_committed(hash, key, value, after, deadline);
+  TL_TRY(const ReadLevel asked, asked_level(level));
+  if (asked != ReadLevel::any) return get_committed(hash, key, value, after, asked, deadline);
   TL_TRY(await_visible(after, deadline));
   Seen seen;
   return get_here(hash, key, value, seen);

@@ -111,7 +111,8 @@ struct ShardRig : private FollowingObserver {
   };
   void start_get(Get& get, const std::string& key, const Receipt& after = {}) {
     REQUIRE(side.reactor->spawn_detached("get", [this, &get, key, after] {
-      get.outcome = shard->get(sync_hash(key), as_bytes(key), get.value, after, Instant::never());
+      get.outcome =
+          shard->get(sync_hash(key), as_bytes(key), get.value, after, ReadLevel::standard, Instant::never());
     }));
     side.reactor->turn();
   }
@@ -121,7 +122,8 @@ struct ShardRig : private FollowingObserver {
     for (int i = 0; i < readers; ++i) {
       gets.push_back(std::make_unique<Get>());
       REQUIRE(side.reactor->spawn_detached("get", [this, get = gets.back().get(), key] {
-        get->outcome = shard->get(sync_hash(key), as_bytes(key), get->value, {}, Instant::never());
+        get->outcome =
+            shard->get(sync_hash(key), as_bytes(key), get->value, {}, ReadLevel::standard, Instant::never());
       }));
     }
     side.reactor->turn();

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -43,7 +44,7 @@ struct WriteOptions {
   AckLevel ack = AckLevel::applied;
   Duration timeout = seconds(5);
   /// How many replicas, counted by node, must have got so far; 1 to kAckReplicasMax. 0: Options::c of them,
-  /// at least one.
+  /// at least one; in a group the primary's c, and with 0 it waits for nobody.
   std::uint32_t replicas = 0;
 };
 
@@ -72,6 +73,15 @@ struct ReadOptions {
   [[nodiscard]] static ReadOptions after(const Receipt& receipt, Duration timeout = seconds(5)) {
     return {receipt.lsn, receipt.history, receipt.epoch, timeout, ReadLevel::standard};
   }
+};
+
+/// An operator's word for who is to lead. `force` and `c` may each cost writes that were acknowledged.
+struct PromotionOptions {
+  Duration timeout = seconds(30);
+  /// It leads with the promises that it gets, and without those of nodes that do not answer.
+  bool force = false;
+  /// It leads with this c, at most the group's, until another epoch is led: with 0 it writes alone.
+  std::optional<std::uint32_t> c;
 };
 
 /// Puts and erases that leave together: those of one shard have consecutive LSNs, become visible in one turn
@@ -214,10 +224,11 @@ class Engine {
   /// This node's part in each shard's group. Outside of groups nothing. Any thread.
   [[nodiscard]] std::vector<ShardRole> roles() const;
   /// Stands for the primary's part, in all shards, until it leads them and what it writes can be committed.
-  /// An operator's call: whoever led before is deposed if enough nodes promise it, and what it wrote and was
-  /// not acknowledged may be lost. Several nodes that are promoted at once may keep each other from it.
+  /// A primary that serves is not deposed: the leases that others have granted it keep it. Several nodes that
+  /// are promoted at once may keep each other from it for a while.
   /// Errors:   deadline_exceeded: the text names a shard and what stood in the way, others may lead;
-  ///           bad_option: in no group; closed, not_on_reactor, out_of_fibers
+  ///           bad_option: in no group, or no such c; closed, not_on_reactor, out_of_fibers
+  Status promote(const PromotionOptions& options);
   Status promote(Duration timeout);
 
  private:

@@ -32,8 +32,7 @@ Status Engine::Impl::check_replicas(std::uint32_t replicas) const {
 }
 
 WriteOptions Engine::Impl::write_defaults() const {
-  const bool alone = options.in_group() ? options.group_c() == 0
-                                        : options.role == NodeRole::primary && options.listen.empty();
+  const bool alone = options.role == NodeRole::primary && options.listen_address().empty();
   return {alone ? AckLevel::local : options.ack, options.write_timeout};
 }
 

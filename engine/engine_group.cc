@@ -46,10 +46,13 @@ std::vector<ShardRole> Engine::roles() const {
   return roles;
 }
 
-Status Engine::promote(Duration timeout) {
+Status Engine::promote(Duration timeout) { return promote({timeout, false, {}}); }
+
+Status Engine::promote(const PromotionOptions& options) {
   if (!impl_->options.in_group()) {
     return Error(EngineErrc::bad_option, "Options::nodes is empty: this node is in no group");
   }
+  const PromoteOptions how{options.force, options.c};
   struct Outcome {
     std::mutex mutex;
     std::size_t left = 0;
@@ -57,11 +60,11 @@ Status Engine::promote(Duration timeout) {
   };
   const auto outcome = std::make_shared<Outcome>();
   TL_TRY(Reactor * caller, impl_->host->caller());
-  const Instant deadline = deadline_of(caller, timeout);
+  const Instant deadline = deadline_of(caller, options.timeout);
   outcome->left = impl_->shards.size();
   for (const auto& shard : impl_->shards) {
-    const auto body = [outcome, owner = shard.get(), deadline] {
-      const Status led = owner->promote(deadline);
+    const auto body = [outcome, owner = shard.get(), how, deadline] {
+      const Status led = owner->promote(how, deadline);
       const std::lock_guard lock(outcome->mutex);
       --outcome->left;
       if (led || !outcome->first) return;

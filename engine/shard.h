@@ -122,7 +122,7 @@ class Shard final : private Applier,
   Status join(Dialer& dialer, GroupNodeObserver& watch);
   /// In a group: stands until it leads and its writes can be committed. Suspends: yes (fiber)
   /// Errors:   deadline_exceeded, with what stood in the way; closed; cancelled
-  Status promote(Instant deadline);
+  Status promote(const PromoteOptions& how, Instant deadline);
   /// In a group. Any thread, as long as the shard lives.
   [[nodiscard]] ShardRole role() const;
   /// Primary.
@@ -233,6 +233,7 @@ class Shard final : private Applier,
   [[nodiscard]] bool seed_fits() const {
     return node_ == nullptr || config_.seed->takes(config_.routing_seed);
   }
+  [[nodiscard]] AckLevel level_now(AckNeed ack) const;
   Status await_memory(Instant deadline);
   Status check_group_receipt(const Receipt& receipt) const;
   Status await_group_visible(const Receipt& after, Instant deadline);

@@ -130,7 +130,7 @@ void Shard::drain_writes() {
 
 void Shard::await_level(Call& call, Lsn lsn) {
   call.receipt = receipt(lsn);
-  if (call.level == AckLevel::local) return finish(call, {});
+  if (level_now({call.level, call.replicas}) == AckLevel::local) return finish(call, {});
   call.lsn = lsn;
   call.done = &level_reached;
   primary_->add_waiter(call);

@@ -55,10 +55,10 @@ Status Shard::join(Dialer& dialer, GroupNodeObserver& watch) {
   return node_->start();
 }
 
-Status Shard::promote(Instant deadline) {
+Status Shard::promote(const PromoteOptions& how, Instant deadline) {
   if (shut_) return EngineErrc::closed;
   const Inside inside(inside_);
-  TL_TRY(node_->promote(deadline));
+  TL_TRY(node_->promote(how, deadline));
   // An epoch serves once its beginning is committed.
   const auto serves = [this] { return group_commit() >= member().log().line().starts().back().first_lsn; };
   const Status waited = group_changed_.wait_until([&] { return shut_ || !leads() || serves(); }, deadline);
@@ -211,6 +211,12 @@ Shard::Seen Shard::seen_of(Lsn lsn) const {
   const GroupLog& log = member().log();
   if (lsn <= log.commit_lsn()) return {{}, lsn, true};
   return {log.line().epoch_of(lsn).value_or(log.line().last_epoch()), lsn, false};
+}
+
+/// Where the epoch's c is 0 what is appended is committed, so an acknowledgement waits for nobody.
+AckLevel Shard::level_now(AckNeed ack) const {
+  const bool at_once = node_ != nullptr && ack.replicas == 0 && primary_->options().c.value_or(0) == 0;
+  return at_once ? AckLevel::local : ack.level;
 }
 
 /// What was captured counts once what made it is committed. If that is cut instead, what is there now is

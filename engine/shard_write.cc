@@ -46,7 +46,7 @@ Status Shard::writable(AckNeed ack) const {
   TL_TRY(primary_here());
   const std::size_t nodes = primary_->nodes();
   const std::uint32_t committing = primary_->options().c.value_or(0);
-  const std::uint32_t acknowledging = ack.level == AckLevel::local ? 0 : std::max(ack.replicas, 1U);
+  const std::uint32_t acknowledging = level_now(ack) == AckLevel::local ? 0 : std::max(ack.replicas, 1U);
   const std::uint32_t needed = std::max(committing, acknowledging);
   if (nodes >= needed) return {};
   return Error(ReplicationErrc::no_replica,
@@ -60,7 +60,7 @@ Result<Receipt> Shard::write(const BatchItem& item, AckNeed ack, Instant deadlin
     return not_written(to_status(wakeup).error(), "");
   TL_TRY(const Lsn lsn, append(item, ack, deadline));
   const Receipt written = receipt(lsn);  // of the epoch that it was written in
-  if (ack.level != AckLevel::local) TL_TRY(await_ack(lsn, ack, deadline));
+  if (level_now(ack) != AckLevel::local) TL_TRY(await_ack(lsn, ack, deadline));
   return written;
 }
 
@@ -70,7 +70,7 @@ Result<Receipt> Shard::write_all(std::span<const BatchItem> items, AckNeed ack, 
     return not_written(to_status(wakeup).error(), "");
   TL_TRY(const Lsn lsn, append_all(items, ack, deadline));
   const Receipt written = receipt(lsn);  // of the epoch that it was written in
-  if (ack.level != AckLevel::local) TL_TRY(await_ack(lsn, ack, deadline));
+  if (level_now(ack) != AckLevel::local) TL_TRY(await_ack(lsn, ack, deadline));
   return written;
 }
 
@@ -79,7 +79,7 @@ Status Shard::wait(const Receipt& receipt, AckNeed ack, Instant deadline) {
   TL_TRY(primary_here());
   TL_TRY(check_receipt(receipt));
   const Inside inside(inside_);
-  return ack.level == AckLevel::local ? Status{} : await_ack(receipt.lsn, ack, deadline);
+  return level_now(ack) == AckLevel::local ? Status{} : await_ack(receipt.lsn, ack, deadline);
 }
 
 /// What stands in the log cannot be taken back, so a cancelled wait for it has an unknown outcome, too.

@@ -7,6 +7,7 @@
 #include <tidelock/engine/engine.h>
 
 #include "engine/group_fixture.h"
+#include "group_seed.h"
 
 using namespace tidelock;
 using namespace tidelock::test;
@@ -88,6 +89,13 @@ TEST_CASE("who does not lead refuses writes and names who does") {
   REQUIRE_FALSE(put.has_value());
   CHECK(put.error() == EngineErrc::read_only);
   CHECK(put.error().message().find("node " + std::to_string(leader) + " leads") != std::string::npos);
+  std::string value;
+  CHECK(other.get("key", value, {{}, {}, {}, kPatience, ReadLevel::linearizable}).error() ==
+        ReplicationErrc::not_primary);
+  CHECK(other.get("key", value, {{}, {}, {}, kPatience, ReadLevel::committed}).error() ==
+        EngineErrc::not_found);
+  CHECK(has_event(other, "follows node " + std::to_string(leader)));
+  CHECK(has_event(group[leader], "shard 0: leads"));
   const auto roles = other.roles();
   REQUIRE(roles.size() == 1);
   CHECK(roles[0].leader == leader);
@@ -132,6 +140,26 @@ TEST_CASE("with c = 1 and nobody to follow, writes are refused and reads of what
   check_all(group[3 - leader], 0);
 }
 
+TEST_CASE("of two nodes the one that is left writes alone if it is told to, with c = 0") {
+  EngineGroup group({2, 1, 1, false});
+  const std::uint32_t leader = group.leader();
+  REQUIRE(leader != 0);
+  REQUIRE(group[leader].put("a", "1").has_value());
+  group.close(leader);
+  Engine& left = group[3 - leader];
+  PromotionOptions how;
+  how.timeout = kPatience;
+  how.force = true;
+  how.c = 0;
+  const Status promoted = left.promote(how);
+  if (!promoted) MESSAGE(promoted.error().message());
+  REQUIRE(promoted.has_value());
+  CHECK(left.put("b", "2").has_value());
+  std::string value;
+  CHECK(left.get("a", value).has_value());
+  CHECK(value == "1");
+}
+
 TEST_CASE("nodes that are allowed to stand need no operator") {
   GroupShape shape;
   shape.failover = true;
@@ -158,6 +186,25 @@ TEST_CASE("a node alone says what is missing, and its calls end by their deadlin
   CHECK(engine->put_async("key", "value", {}, nullptr, nullptr).error() == EngineErrc::not_ready);
   CHECK(engine->promote(milliseconds(20)).error() == ReactorErrc::deadline_exceeded);
   CHECK(engine->close(kPatience).has_value());
+}
+
+TEST_CASE("shard 0 alone draws a seed, the others begin once one is known, and a second one is refused") {
+  GroupSeed seed(7);
+  CHECK(seed.to_found({0}, Instant{1}) == 7);
+  CHECK(seed.to_found({1}, Instant{1}) == 0);
+  CHECK(seed.takes(9));
+  CHECK(seed.set(9, Instant{1}));
+  CHECK(seed.value() == 9);
+  CHECK(seed.to_found({0}, Instant{2}) == 9);
+  // Expect: first where shard 0 leads, elsewhere later.
+  CHECK(seed.to_found({1}, Instant{2}) == 0);
+  CHECK(seed.to_found({1}, Instant{2} + seconds(3)) == 9);
+  seed.leads(true);
+  CHECK(seed.to_found({1}, Instant{2}) == 9);
+  CHECK(seed.set(9, Instant{3}));
+  CHECK_FALSE(seed.set(7, Instant{3}));
+  CHECK_FALSE(seed.takes(7));
+  CHECK(seed.value() == 9);
 }
 
 TEST_CASE("reads of a level that there is in groups only are refused outside of them") {

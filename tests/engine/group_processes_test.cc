@@ -1,5 +1,6 @@
 // Three processes, a node of a group each. The primary's is killed at any moment while it writes, another one
 // is promoted, and has all that was acknowledged; whoever was killed comes back empty and learns.
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -194,7 +195,7 @@ TEST_CASE("kill -9 of the primary at any moment loses nothing that was acknowled
     REQUIRE(nodes.ask(killed, Order::settle) == 0);
   }
   CHECK(nodes.board().checked > 0);
-  MESSAGE(rounds << " rounds, " << nodes.board().next_key << " writes");
+  MESSAGE(rounds << " rounds, " << nodes.board().next_key.load() << " writes");
 }
 
 TEST_SUITE_END();

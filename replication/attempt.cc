@@ -56,13 +56,18 @@ void Attempt::refused(std::uint32_t node, const Refusal& refusal, Instant now) {
   bool again = false;
   if (refusal.reason == RefusalReason::promised || refusal.reason == RefusalReason::not_primary) {
     const Epoch theirs = epoch_of_value(refusal.ours);
-    again = phase_ == AttemptPhase::sounding && theirs.counter > heard_;
-    heard_ = std::max(heard_, theirs.counter);
+    // One peer must not use up the counter, nor have itself asked without end.
+    if (!member_.too_far(theirs)) {
+      again = phase_ == AttemptPhase::sounding && theirs.counter > heard_ && outbid_.insert(node).second;
+      heard_ = std::max(heard_, theirs.counter);
+    }
     if (again) epoch_.counter = std::max(epoch_.counter, heard_ + (heard_ < 0xffff'ffff ? 1 : 0));
   }
   if (refusal.reason == RefusalReason::lease) {
-    const auto left = static_cast<std::int64_t>(std::min<std::uint64_t>(refusal.ours, 3'600'000));
-    not_before_ = std::max(not_before_, now + milliseconds(left));
+    const auto most = static_cast<std::uint64_t>(member_.options().lease.ns / 1'000'000 + 1);
+    not_before_ =
+        std::max(not_before_,
+                 now + milliseconds(static_cast<std::int64_t>(std::min<std::uint64_t>(refusal.ours, most))));
   }
   if (again) return;
   gone(node, now);
@@ -86,7 +91,7 @@ void Attempt::gone(std::uint32_t node, Instant now) {
 }
 
 void Attempt::fetching(Instant now) {
-  if (phase_ == AttemptPhase::fetching) deadline_ = std::max(deadline_, now + options_.round);
+  if (phase_ == AttemptPhase::fetching) deadline_ = std::max(deadline_, now + round_time());
 }
 
 void Attempt::fetched(LogEnd own, Instant now) {
@@ -129,9 +134,10 @@ void Attempt::begin(Instant now) {
   rounds_ = round();
   candidacy_.emplace(member_.options().quorum(), founding(), forced());
   done_.clear();
+  outbid_.clear();
   donor_.reset();
   followed_ = member_.following() ? member_.promised() : Epoch{};
-  deadline_ = now + options_.round;
+  deadline_ = now + round_time();
   history_ = founding() ? HistoryId{random_.next() | 1} : member_.history();
   const std::uint32_t most = std::max(member_.promised().counter, heard_);
   epoch_ = {most + (most < 0xffff'ffff ? 1 : 0), member_.options().node};
@@ -150,7 +156,7 @@ void Attempt::ask(Instant now) {
   }
   epoch_ = member_.promised();
   phase_ = AttemptPhase::asking;
-  deadline_ = now + options_.round;
+  deadline_ = now + round_time();
   advance(now);
 }
 
@@ -169,7 +175,7 @@ void Attempt::advance(Instant now) {
     case AttemptPhase::asking:
       if (!candidacy_->enough_promised() || waits_for_more(now)) return;
       phase_ = AttemptPhase::confirming;
-      deadline_ = now + options_.round;
+      deadline_ = now + round_time();
       return advance(now);
     case AttemptPhase::confirming:
       if (!candidacy_->enough_promised()) {
@@ -179,7 +185,7 @@ void Attempt::advance(Instant now) {
       if (!candidacy_->enough_confirmed() || waits_for_more(now)) return;
       donor_ = candidacy_->donor(own_);
       phase_ = donor_ ? AttemptPhase::fetching : AttemptPhase::ready;
-      deadline_ = now + options_.round;
+      deadline_ = now + round_time();
       return;
     case AttemptPhase::fetching:
       if (!candidacy_->enough_confirmed() || candidacy_->donor(own_) != donor_) pause(now);

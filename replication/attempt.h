@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 
 #include <tidelock/reactor/random.h>
 #include <tidelock/replication/candidacy.h>
@@ -18,7 +19,7 @@ namespace tidelock {
 enum class AttemptAim : std::uint8_t {
   lead,   ///< the history that this node has
   found,  ///< a new one, of which it has none
-  /// The same with the promises that there are in a round, be it none. An operator's explicit choice: what is
+  /// To lead, with the promises that there are in a round, be it none. An operator's explicit choice: what is
   /// only on nodes that did not answer is lost, and a primary that lives there goes on. Whoever answers that
   /// it has granted a lease stops it all the same.
   force,
@@ -41,6 +42,8 @@ enum class AttemptAsk : std::uint8_t { nothing, would, promise, stamp, fetch };
 struct AttemptOptions {
   /// A round that takes longer has failed. Above a round trip, and a restart's worth of it.
   Duration round = seconds(1);
+  /// One that is forced lasts as long as that, for whoever has not answered by then is left out.
+  Duration forced_round = seconds(3);
   /// Between attempts, at random up to twice that, and up to twice as long after each in vain. Several that
   /// stand at once must differ by more than what a round takes, or none would ever be through.
   Duration pause = milliseconds(100);
@@ -76,6 +79,10 @@ class Attempt {
   void echoed(std::uint32_t node, std::uint64_t round, Instant now);
   /// Its link is gone, or it was not to be reached. Whatever it had promised may be forgotten.
   void gone(std::uint32_t node, Instant now);
+  /// Where this node's log ends now: to be told whenever it may have moved, since it follows or leads beside
+  /// an attempt that sounds or pauses.
+  void own_log(LogEnd own) { own_ = own; }
+  [[nodiscard]] AttemptAim aim() const { return aim_; }
   /// Some of the donor's log has arrived: the round takes as long as that goes on.
   void fetching(Instant now);
   /// The donor's log is this node's now.
@@ -92,6 +99,7 @@ class Attempt {
   /// The member has promised another, follows, or heard of a history: this attempt is over or pauses.
   bool overtaken(Instant now);
   void pause(Instant now);
+  [[nodiscard]] Duration round_time() const { return forced() ? options_.forced_round : options_.round; }
   /// Of a forced attempt: somebody may still answer in this round.
   [[nodiscard]] bool waits_for_more(Instant now) const;
 
@@ -111,6 +119,7 @@ class Attempt {
   std::uint64_t rounds_ = 0;  ///< of earlier attempts
   std::optional<Candidacy> candidacy_;
   std::optional<std::uint32_t> donor_;
+  std::set<std::uint32_t> outbid_;            ///< in this round: who has named a higher epoch
   std::map<std::uint32_t, AttemptAsk> done_;  ///< by node: the last that it answered; `nothing`: it refused
 };
 

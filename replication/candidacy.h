@@ -69,11 +69,13 @@ class Candidacy {
   /// Its link is gone: whatever it said may be forgotten by now.
   void lost(std::uint32_t node) { others_.erase(node); }
 
-  /// Among those confirmed: who has the greatest log, if that is greater than the candidate's own.
+  /// Among those confirmed, or of all promises if it is forced (what it knows of is not to be lost): who has
+  /// the greatest log, if that is greater than the candidate's own.
   [[nodiscard]] std::optional<std::uint32_t> donor(LogEnd own) const {
     std::optional<std::uint32_t> found;
     for (const auto& [node, other] : others_) {
-      if (!other.counts() || !(own < *other.end)) continue;
+      const bool counts = other.counts() || (forced_ && other.gave());
+      if (!counts || !(own < *other.end)) continue;
       own = *other.end;
       found = node;
     }

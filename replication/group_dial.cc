@@ -95,7 +95,10 @@ void GroupNode::refused(Peer& peer, const Refusal& refusal, const Said& said) {
       const Epoch theirs = epoch_of_value(refusal.ours);
       member_->answered(peer.at.node, HistoryId{refusal.theirs}, theirs, options_.member.group.c, said);
       failed(peer, cause, why);
-      if (theirs.node != peer.at.node) sooner(theirs.node);
+      heard_of(theirs);
+      // Once for each: the one that is named may have said by when it is worth another look.
+      if (theirs > std::exchange(peer.named, std::max(peer.named, theirs)) && theirs.node != peer.at.node)
+        sooner(theirs.node);
       return;
     }
     case RefusalReason::no_memory:
@@ -106,6 +109,7 @@ void GroupNode::refused(Peer& peer, const Refusal& refusal, const Said& said) {
       return failed(peer, cause, why,
                     milliseconds(static_cast<std::int64_t>(std::min<std::uint64_t>(refusal.ours, 10'000))));
     case RefusalReason::promised:
+      heard_of(epoch_of_value(refusal.ours));
       return failed(peer, cause, why);
     default:
       return failed(peer, cause, why, kHopelessPause);
@@ -139,8 +143,12 @@ void GroupNode::ask(Peer& peer, Errand what) {
 void GroupNode::answered(Peer& peer, ConnectedPeer answer, Errand what, const Hello& said) {
   const Hello theirs = answer.hello;
   const std::uint32_t node = peer.at.node;
-  const bool promises = theirs.flags.promise && theirs.epoch == said.epoch;
+  // Who holds something promises no founding, and who holds nothing promises nothing else.
+  const bool promises = theirs.flags.promise && theirs.epoch == said.epoch &&
+                        theirs.flags.founding == said.flags.founding &&
+                        theirs.flags.memory != said.flags.founding && theirs.history == said.history;
   const bool legal = theirs.node == node && theirs.group_sum == options_.member.group.sum() &&
+                     theirs.c == options_.member.group.c &&
                      theirs.role == (what == Errand::fetch ? NodeRole::primary : NodeRole::replica) &&
                      (what != Errand::promise || promises);
   if (!legal) {
@@ -170,11 +178,22 @@ void GroupNode::answered(Peer& peer, ConnectedPeer answer, Errand what, const He
   attempt_moved();
 }
 
+/// Whoever leads an epoch that others have gone beyond is no primary any more.
+void GroupNode::heard_of(Epoch epoch) {
+  const Membership& membership = std::as_const(*member_).membership();
+  if (member_->role() != MemberRole::leading || epoch <= member_->primary().epoch() ||
+      membership.too_far(epoch))
+    return;
+  member_->step_down("others have promised epoch " + std::to_string(epoch.counter) + "." +
+                     std::to_string(epoch.node));
+}
+
 /// It is looked at again after a time that grows.
 void GroupNode::pause(Peer& peer, Duration least) {
   const auto jitter =
       static_cast<std::int64_t>(reactor_.random().below(static_cast<std::uint64_t>(peer.pause.ns) + 1));
-  peer.next_at = reactor_.now() + std::max(least, peer.pause + Duration{jitter});
+  peer.not_before = reactor_.now() + least;
+  peer.next_at = std::max(peer.not_before, reactor_.now() + peer.pause + Duration{jitter});
   peer.pause = std::min(peer.pause * 2, kLookPauseMax);
 }
 
@@ -189,7 +208,7 @@ void GroupNode::sooner(std::uint32_t node) {
   for (const auto& peer : peers_) {
     if (peer->at.node != node) continue;
     peer->pause = kLookPause;
-    peer->next_at = std::min(peer->next_at, reactor_.now() + kLookPause);
+    peer->next_at = std::max(peer->not_before, std::min(peer->next_at, reactor_.now() + kLookPause));
   }
   changed_.notify_all();
 }

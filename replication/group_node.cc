@@ -14,12 +14,22 @@ constexpr Duration kSteerIdle = seconds(60);  ///< a wait for what is notified, 
 /// Whose number is the least founds first: others wait for so long for each that is before them.
 constexpr Duration kFoundingTurn = milliseconds(300);
 constexpr Duration kRetryLead = milliseconds(5);
+/// After something in the way that does not pass by itself.
+constexpr Duration kLeadAgain = seconds(5);
 
 }  // namespace
 
 Result<std::unique_ptr<GroupNode>> GroupNode::create(Reactor& reactor, Clock& clock, const MemberTable& table,
                                                      Dialer& dialer, GroupNodeObserver& observer,
                                                      GroupNodeOptions options) {
+  const GroupOptions& group = options.member.group;
+  for (const std::uint32_t each : group.nodes) {
+    const auto named = std::count_if(options.peers.begin(), options.peers.end(),
+                                     [each](const GroupPeer& peer) { return peer.node == each; });
+    if (named == (each == group.node ? 0 : 1)) continue;
+    return Error::from_errno(EINVAL, "the address of node " + std::to_string(each) +
+                                         ": each of the others has one, and this node none");
+  }
   std::unique_ptr<GroupNode> node(new GroupNode(reactor, clock, dialer, observer, std::move(options)));
   TL_TRY(node->member_, Member::create(reactor, clock, table, node->options_.member));
   const MemberOptions& member = node->options_.member;
@@ -48,10 +58,15 @@ Status GroupNode::start() {
   for (const GroupPeer& peer : options_.peers) {
     Peer& made = *peers_.emplace_back(std::make_unique<Peer>());
     made.at = peer;
-    TL_TRY(spawn(made.fiber, "group peer", &GroupNode::visit, &made));
+    if (const Status begun = spawn(made.fiber, "group peer", &GroupNode::visit, &made); !begun) {
+      stop();
+      return begun;
+    }
   }
   look_again_soon();
-  return spawn(steering_, "group", &GroupNode::steer, nullptr);
+  Status begun = spawn(steering_, "group", &GroupNode::steer, nullptr);
+  if (!begun) stop();
+  return begun;
 }
 
 Status GroupNode::spawn(JoinHandle<void>& fiber, const char* name, void (GroupNode::*body)(Peer*),
@@ -79,20 +94,29 @@ Status GroupNode::promote(const PromoteOptions& options, Instant deadline) {
                                          std::to_string(options_.member.group.c) +
                                          ": to raise it start all nodes with another one");
   }
-  ++promoting_;
+  if (promoting_) return Error::from_errno(EBUSY, "another call to promote this node is under way");
+  promoting_ = true;
   promote_options_ = options;
   obstacle_.clear();
   changed_.notify_all();
   const Status waited = changed_.wait_until([this] { return stopping_ || leads_as_asked(); }, deadline);
-  --promoting_;
+  promoting_ = false;
+  changed_.notify_all();  // what was attempted for this call ends with it
   if (stopping_) return ReactorErrc::closed;
   if (waited) return {};
   return Error(waited.error().code(), obstacle_.empty() ? "no answer of enough other nodes" : obstacle_);
 }
 
 bool GroupNode::leads_as_asked() const {
-  if (member_->role() != MemberRole::leading) return false;
+  if (member_->role() != MemberRole::leading || leads_in_vain()) return false;
   return !promote_options_.c || member_->primary().options().c == promote_options_.c;
+}
+
+/// It has led for a while, and has too few others: they may follow somebody by now.
+bool GroupNode::leads_in_vain() const {
+  const Instant since = std::max(role_since_, alone_since_);
+  return member_->role() == MemberRole::leading && alone() &&
+         reactor_.now() - since >= options_.member.link_timeout;
 }
 
 // ---- the steering fiber ---------------------------------------------------------------------------------
@@ -104,9 +128,7 @@ void GroupNode::steer(Peer*) {
 
 /// Does what is due; returns when to look again, if nothing changes before.
 Instant GroupNode::decide() {
-  // An operator's word outdoes what it attempts by itself.
-  if (attempt_ && promoting_ > 0 && promote_options_.force && !attempt_->forced() && !attempt_->founding())
-    end_attempt("another attempt takes its place");
+  if (attempt_ && outlived(aim())) end_attempt("nobody asks for it any more");
   if (!attempt_ && aim()) begin_attempt();
   if (attempt_) {
     if (attempt_->phase() == AttemptPhase::ready) lead();
@@ -131,10 +153,18 @@ Instant GroupNode::decide() {
   return now + std::max(options_.member.heartbeat, alone_since_ + options_.member.link_timeout - now);
 }
 
+/// What was begun for a call that has returned, or for a reason that has passed, must not come true later. An
+/// epoch that was taken may be won in the round that it has, unless it was forced.
+bool GroupNode::outlived(std::optional<AttemptAim> wanted) const {
+  const AttemptPhase phase = attempt_->phase();
+  const bool stands = phase != AttemptPhase::pausing && phase != AttemptPhase::sounding;
+  return wanted != attempt_->aim() && (!stands || attempt_->forced());
+}
+
 /// What arrives takes its time; what does not has failed. Nothing is left of one that is not wanted any more.
 void GroupNode::watch_fetch() {
   const bool fetches = attempt_->phase() == AttemptPhase::fetching;
-  if (!fetches) fetching_from_ = 0;
+  if (!fetches) end_fetch();
   const std::uint64_t bytes = member_->replica().stats().batch_bytes.load(std::memory_order_relaxed);
   if (std::exchange(fetched_bytes_, bytes) != bytes && fetches) attempt_->fetching(clock_.now());
 }
@@ -142,28 +172,42 @@ void GroupNode::watch_fetch() {
 /// What it is to attempt now, if anything.
 std::optional<AttemptAim> GroupNode::aim() const {
   const Membership& membership = std::as_const(*member_).membership();
-  const bool asked = promoting_ > 0 && !leads_as_asked();
-  if (member_->role() == MemberRole::leading && !asked) return std::nullopt;
+  const bool asked = promoting_ && !leads_as_asked();
+  const Instant now = reactor_.now();
+  if (member_->role() == MemberRole::leading) {
+    if (!asked) return std::nullopt;
+    const bool other_c = promote_options_.c && member_->primary().options().c != promote_options_.c;
+    if (promote_options_.force) return AttemptAim::force;
+    return other_c ? AttemptAim::take_over : AttemptAim::lead;
+  }
   if (!membership.memory()) {
     const bool none = membership.history() == HistoryId{} && membership.heard() == HistoryId{};
     const bool founds = options_.founds && none && clock_.now() >= found_at_ && member_->may_found();
     return founds ? std::optional(AttemptAim::found) : std::nullopt;
   }
-  if (take_over_) return AttemptAim::take_over;
+  // Who shows in its table what is not in its log is mended by a primary, and is none.
+  if (member_->log().spoiled() || now < lead_again_at_) return std::nullopt;
+  const bool released = released_ != Epoch{} && membership.promised() == released_ &&
+                        member_->log().line().last_epoch() == released_;
+  if (released) return AttemptAim::take_over;
   if (asked) return promote_options_.force ? AttemptAim::force : AttemptAim::lead;
-  const bool waited_enough =
-      member_->role() == MemberRole::none && reactor_.now() - alone_since_ >= options_.member.link_timeout;
+  const bool waited_enough = member_->role() == MemberRole::none && !member_->candidate_lives() &&
+                             now - alone_since_ >= options_.member.link_timeout;
   return waited_enough && (options_.stands || has_led_) ? std::optional(AttemptAim::lead) : std::nullopt;
 }
 
 void GroupNode::begin_attempt() {
   const AttemptAim what = *aim();
-  take_over_ = false;
+  released_ = {};
   obstacle_.clear();
-  const GroupLog& log = member_->log();
-  const LogEnd own{log.line().last_epoch(), log.last_lsn()};
+  // Whoever leads, and is to lead otherwise, hands over to itself: its epoch and its leases end first.
+  if (member_->role() == MemberRole::leading) {
+    const bool hands_over = what == AttemptAim::take_over;
+    member_->step_down("it is to lead anew");
+    if (!hands_over && !aim()) return;
+  }
   attempt_ = std::make_unique<Attempt>(member_->membership(), what, options_.attempt, reactor_.random(),
-                                       what == AttemptAim::found ? LogEnd{} : own, clock_.now());
+                                       own_log(what), clock_.now());
   attempt_moved();
 }
 
@@ -171,13 +215,14 @@ void GroupNode::begin_attempt() {
 /// of it.
 void GroupNode::attempt_moved() {
   member_->settle("it stands for an epoch");
+  attempt_->own_log(own_log(attempt_->aim()));
   switch (attempt_->phase()) {
     case AttemptPhase::confirming:
       links_->stamp(attempt_->round());
       break;
     case AttemptPhase::pausing:
     case AttemptPhase::sounding:
-      fetching_from_ = 0;
+      end_fetch();
       links_->close("the candidate has given this epoch up");
       break;
     default:
@@ -188,17 +233,30 @@ void GroupNode::attempt_moved() {
 
 void GroupNode::end_attempt(const std::string& why) {
   attempt_.reset();
+  end_fetch();
   links_->close(why);
+}
+
+void GroupNode::end_fetch() {
+  if (std::exchange(fetching_from_, std::nullopt))
+    member_->end_fetch("the candidate has given this epoch up");
+}
+
+/// A founder's is empty, whatever is left here of what came to nothing.
+LogEnd GroupNode::own_log(AttemptAim what) const {
+  const GroupLog& log = member_->log();
+  return what == AttemptAim::found ? LogEnd{} : LogEnd{log.line().last_epoch(), log.last_lsn()};
 }
 
 void GroupNode::lead() {
   std::uint32_t c = attempt_->c();
-  if (promoting_ > 0 && promote_options_.c) c = std::min(c, *promote_options_.c);
+  if (promoting_ && promote_options_.c) c = std::min(c, *promote_options_.c);
   const Status led = member_->lead(attempt_->epoch(), c, attempt_->forced());
   if (!led) {
     obstacle_ = led.error().message();
     if (led.error() == ReplicationErrc::peer_busy) return attempt_->turn(clock_.now());
     observer_.note("cannot lead: " + obstacle_);
+    lead_again_at_ = reactor_.now() + kLeadAgain;
     return end_attempt(obstacle_);
   }
   if (attempt_->forced()) {
@@ -207,8 +265,8 @@ void GroupNode::lead() {
   }
   if (c < options_.member.group.c) {
     observer_.note("leads with c = " + std::to_string(c) + " instead of " +
-                   std::to_string(options_.member.group.c) + ": what it acknowledges may be lost with " +
-                   std::to_string(c + 1) + (c == 0 ? " node" : " nodes"));
+                   std::to_string(options_.member.group.c) +
+                   ": what it acknowledges is lost if others come to lead without this node");
   }
   attempt_->led();
   end_attempt("the candidate leads");
@@ -245,23 +303,25 @@ void GroupNode::promise_void(std::uint32_t node, Epoch epoch, const std::string&
   sooner(node);
 }
 
+/// That one ended, and no other: by the time that this node can stand it may follow another.
 void GroupNode::asked_to_lead() {
-  take_over_ = true;
+  if (member_->role() != MemberRole::following) return;
+  released_ = member_->replica().epoch();
   changed_.notify_all();
 }
 
 void GroupNode::fetched() {
-  fetching_from_ = 0;
+  fetching_from_.reset();
   if (!attempt_) return;
   attempt_->fetched({member_->log().line().last_epoch(), member_->log().last_lsn()}, clock_.now());
   changed_.notify_all();  // the steering fiber goes on: this is amid the member's turn
 }
 
 void GroupNode::fetch_failed(const std::string& why) {
-  const std::uint32_t node = std::exchange(fetching_from_, 0);
-  if (!attempt_) return;
-  obstacle_ = "node " + std::to_string(node) + ": " + why;
-  attempt_->gone(node, clock_.now());
+  const auto node = std::exchange(fetching_from_, std::nullopt);
+  if (!attempt_ || !node) return;
+  obstacle_ = "node " + std::to_string(*node) + ": " + why;
+  attempt_->gone(*node, clock_.now());
   changed_.notify_all();
 }
 

@@ -62,7 +62,7 @@ class GroupNodeObserver {
 class GroupNode final : private MemberWatcher, private PromiseLinks::Owner {
  public:
   /// All outlive it. `clock`: what leases go by (CLOCK_BOOTTIME).
-  /// Errors:   those of Member::create()
+  /// Errors:   those of Member::create(); EINVAL: `peers` are not the other nodes of the group
   static Result<std::unique_ptr<GroupNode>> create(Reactor& reactor, Clock& clock, const MemberTable& table,
                                                    Dialer& dialer, GroupNodeObserver& observer,
                                                    GroupNodeOptions options);
@@ -74,24 +74,28 @@ class GroupNode final : private MemberWatcher, private PromiseLinks::Owner {
   [[nodiscard]] Member& member() { return *member_; }
 
   /// Begins to look for whom to follow. Once.
-  /// Errors:   out_of_fibers
+  /// Errors:   out_of_fibers: stopped() comes true soon after
   Status start();
   /// Stands for an epoch until it leads one. A primary that serves is not deposed: its leases keep it. Who
-  /// leads already has nothing to do, unless `options.c` is another than what it leads with: then it leads
-  /// anew.
+  /// leads already has nothing to do, but if `options.c` is another than what it leads with, or if it has had
+  /// too few others for a while: then it leads anew. What was not reached by the deadline is not attempted
+  /// any longer, but for a round that is under way.
   /// Suspends: yes (fiber)
-  /// Errors:   deadline_exceeded, with what stood in the way; EINVAL for `options.c`; closed; cancelled
+  /// Errors:   deadline_exceeded, with what stood in the way; EINVAL for `options.c`; EBUSY: another call is
+  ///           under way; closed; cancelled
   Status promote(const PromoteOptions& options, Instant deadline);
   /// Ends the fibers; stopped() comes true soon after. The member's links are its owner's to close.
   void stop();
-  [[nodiscard]] bool stopped() const { return fibers_ == 0; }
+  [[nodiscard]] bool stopped() const { return fibers_ == 0 && !promoting_; }
 
  private:
   struct Peer {
     GroupPeer at;
     Instant next_at{};  ///< looked at no sooner
     Duration pause{};
-    std::string failure;  ///< as it was noted
+    Instant not_before{};  ///< named by the node itself
+    Epoch named{};         ///< the newest that it named
+    std::string failure;   ///< as it was noted
     JoinHandle<void> fiber;
   };
   enum class Errand : std::uint8_t { nothing, look, would, promise, fetch };
@@ -117,11 +121,15 @@ class GroupNode final : private MemberWatcher, private PromiseLinks::Owner {
   Instant decide();
   void begin_attempt();
   [[nodiscard]] bool leads_as_asked() const;
+  [[nodiscard]] bool leads_in_vain() const;
+  [[nodiscard]] bool outlived(std::optional<AttemptAim> wanted) const;
+  [[nodiscard]] LogEnd own_log(AttemptAim what) const;
   [[nodiscard]] std::optional<AttemptAim> aim() const;
   void attempt_moved();
   void end_attempt(const std::string& why);
   void lead();
   void watch_fetch();
+  void end_fetch();
   [[nodiscard]] bool ending() const { return stopping_ || this_fiber::cancelled(); }
   [[nodiscard]] bool alone() const;
   void look_again_soon();
@@ -138,6 +146,7 @@ class GroupNode final : private MemberWatcher, private PromiseLinks::Owner {
   void failed(Peer& peer, const std::string& cause, const std::string& why, Duration least = {});
   void pause(Peer& peer, Duration least = {});
   void sooner(std::uint32_t node);
+  void heard_of(Epoch epoch);
 
   Reactor& reactor_;
   Clock& clock_;
@@ -153,14 +162,15 @@ class GroupNode final : private MemberWatcher, private PromiseLinks::Owner {
   bool stopping_ = false;
   Condition changed_;  ///< anything that a fiber here may wait for
 
-  std::uint32_t promoting_ = 0;     ///< calls of promote() under way
-  PromoteOptions promote_options_;  ///< the newest call's
-  bool take_over_ = false;          ///< it was asked to lead
-  bool has_led_ = false;            ///< the newest role that was one
+  bool promoting_ = false;  ///< a call of promote() is under way
+  PromoteOptions promote_options_;
+  Epoch released_{};  ///< that it was asked to take over from
+  Instant lead_again_at_{};
+  bool has_led_ = false;  ///< the newest role that was one
   Instant role_since_{};
-  Instant alone_since_{};            ///< it has had no primary, or as one too few others
-  Instant found_at_{};               ///< by `clock_`
-  std::uint32_t fetching_from_ = 0;  ///< 0: nothing is on its way
+  Instant alone_since_{};  ///< it has had no primary, or as one too few others
+  Instant found_at_{};     ///< by `clock_`
+  std::optional<std::uint32_t> fetching_from_;
   std::uint64_t fetched_bytes_ = 0;  ///< when it was looked at last
   std::string obstacle_;             ///< what stood in the way of the newest attempt
 };

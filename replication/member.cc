@@ -366,6 +366,7 @@ Status Member::follow(ConnectedPeer peer, const Said& said) {
   if (membership_.history() == HistoryId{} || mend) {
     if (const Status forgotten = forget_history(); !forgotten) return refuse(forgotten.error());
   }
+  fetching_ = fetched_ = false;  // its link ends with the one that comes
   membership_.follow(theirs);
   routing_seed_ = theirs.routing_seed;
   log_->cut_to_whole();
@@ -488,6 +489,10 @@ void Member::tick() {
 
 std::uint32_t Member::poll(std::uint32_t budget) {
   tell_of_fetch();
+  // Enough nodes know by now: who restarts asks round again, like everywhere.
+  if (forced_ && role_ == MemberRole::leading &&
+      primary_->nodes() + 1 >= options_.group.quorum().answers_needed())
+    forced_ = false;
   if (!promised_link_) return 0;
   std::uint32_t done = promised_link_->poll(budget);
   for (; done < budget; ++done) {
@@ -528,6 +533,7 @@ void Member::disarm() {
   if (promised_link_) promised_link_->disarm();
 }
 bool Member::has_work() const {
+  if (fetched_) return true;
   return promised_link_ &&
          (promise_news_ || promised_link_->has_work() || promised_link_->state() == LinkState::closed);
 }

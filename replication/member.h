@@ -131,6 +131,8 @@ class Member final : public Door, private ReplicaOwner, private PollSource {
   /// a candidate_hello() with `fetch`. MemberWatcher tells how that ends.
   /// Errors:   wrong_context: it does not stand for that epoch any more; those of follow(). The link is closed
   Status fetch(ConnectedPeer peer, const Hello& said);
+  /// Nothing comes of that any more, and nobody is told.
+  void end_fetch(const std::string& why);
   /// The epoch that it stood for is its own: enough promises hold, and its log has what they have; or an
   /// operator has `forced` it, which its hellos say. On success
   /// an Attempt is told led(). A founder's log and table are emptied first.
@@ -142,6 +144,8 @@ class Member final : public Door, private ReplicaOwner, private PollSource {
 
   /// Says goodbye to all, and readers that wait in the log hear `closed`.
   void close(const std::string& why);
+  /// The candidate that it has promised has not led yet, nor given up.
+  [[nodiscard]] bool candidate_lives() const { return promised_link_ != nullptr; }
   /// Nothing reads its log any more.
   [[nodiscard]] bool departed() const { return primary_->departed(); }
 
@@ -179,7 +183,6 @@ class Member final : public Door, private ReplicaOwner, private PollSource {
   // member_fetch.cc
   [[nodiscard]] std::optional<Refusal> judge_fetch(const Hello& theirs) const;
   Status attach_fetch(std::unique_ptr<Link> link, const Hello& theirs, const Hello& ours);
-  void end_fetch(const std::string& why);
   void tell_of_fetch();
   [[nodiscard]] Hello replica_hello() const;
   [[nodiscard]] bool still_so(const Hello& said) const;

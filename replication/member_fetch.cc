@@ -2,6 +2,7 @@
 // would, in the candidate's epoch, and what is acknowledged counts for nothing.
 #include <utility>
 
+#include <tidelock/replication/candidacy.h>
 #include <tidelock/replication/errc.h>
 #include <tidelock/replication/member.h>
 
@@ -9,7 +10,7 @@ namespace tidelock {
 
 // ---- the giver ------------------------------------------------------------------------------------------
 
-/// Its log stands still for as long as its promise does, so what it says here is what the candidate gets.
+/// Its log stands still for as long as it follows and leads nobody, so what it says here is what comes.
 std::optional<Refusal> Member::judge_fetch(const Hello& theirs) const {
   const bool promised = promised_link_ != nullptr && promised_node_ == theirs.node &&
                         promise_.epoch == theirs.epoch && membership_.promised() == theirs.epoch &&
@@ -62,6 +63,10 @@ Status Member::fetch(ConnectedPeer peer, const Hello& said) {
   if (!still_so || role_ != MemberRole::none) {
     return refuse({ReplicationErrc::wrong_context, "this node does not stand for that epoch any more"});
   }
+  // Entries here that the giver has not may be committed.
+  const LogEnd own{log_->line().last_epoch(), log_->last_lsn()};
+  if (!(own < LogEnd{theirs.last_epoch, theirs.last_lsn}))
+    return refuse({ReplicationErrc::malformed, "whoever was asked for its log has nothing that is not here"});
   if (!primary_->departed() || primary_->fragmenting()) {
     return refuse({ReplicationErrc::peer_busy, "what this node sent as a primary is not gone yet"});
   }

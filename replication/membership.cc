@@ -121,7 +121,9 @@ void Membership::promise(Epoch epoch) {
 bool Membership::echo(Epoch epoch, HistoryId history) {
   if (given_.epoch != epoch || given_.history != history || epoch == Epoch{}) return false;
   if (!given_.founding) return true;
-  if (founded_.size() < kFoundingsMax) founded_.insert(history.value);
+  // What is not remembered must not be echoed: the founder would count it.
+  if (founded_.size() >= kFoundingsMax && !founded_.contains(history.value)) return false;
+  founded_.insert(history.value);
   ++told_;  // that it holds nothing
   return true;
 }

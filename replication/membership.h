@@ -61,6 +61,9 @@ class Membership {
   /// False from a start, until it is known again what an earlier life may have promised.
   [[nodiscard]] bool memory() const { return memory_; }
 
+  /// So far beyond what is known here that it cannot be true: who believed it would use up the counter.
+  [[nodiscard]] bool too_far(Epoch epoch) const;
+
   // ---- what it says, and what comes of that ----
   /// In the turn in which `hello` leaves. What answers it is void once this node has told somebody without
   /// memory what it knows, or has echoed a founder: what it heard before, but has not acted on, was not in
@@ -133,7 +136,6 @@ class Membership {
   /// Of another epoch than `except`, if one runs.
   [[nodiscard]] std::optional<Refusal> lease_runs(Epoch except, Instant now) const;
   [[nodiscard]] std::optional<Refusal> fresh(Instant now) const;
-  [[nodiscard]] bool too_far(Epoch epoch) const;
   /// It answers that one with what it knows.
   void tell(const Hello& asker);
   [[nodiscard]] std::uint32_t answers_needed(std::uint32_t their_c) const;

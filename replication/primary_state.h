@@ -84,6 +84,7 @@ struct Primary::State final : Sender::Owner {
         sender(owner, ring, its_line != nullptr ? *its_line : own_line, sender_options(its_line != nullptr),
                *this, stats),
         c(chosen.c.value_or(0)),
+        group_c(c),
         replicas_needed(std::max(c, 1U)),
         levels_standing(level_bit(1) | level_bit(replicas_needed)) {
     counts.reserve(16);
@@ -200,6 +201,7 @@ struct Primary::State final : Sender::Owner {
   std::uint64_t stamped = 0;                  ///< what its frames are stamped with
   Lsn first{};                                ///< of that: its no-op
   std::uint32_t c;                            ///< 0 if none is set
+  const std::uint32_t group_c;                ///< of a group: what others go by, whatever this term's is
   std::uint32_t replicas_needed;              ///< by who does not say
   std::uint32_t nodes = 0;                    ///< connected
   std::array<Level, kAckReplicasMax> levels;  ///< of 1, 2, ... replicas

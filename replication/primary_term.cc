@@ -43,7 +43,8 @@ Status Primary::State::lead(const Term& term) {
   leads = true;
   stamped = 0;
   if (options.lease_clock != nullptr)
-    leases.emplace(Quorum{options.others, c}, options.lease, options.link_timeout, *options.lease_clock);
+    leases.emplace(Quorum{options.others, group_c}, options.lease, options.link_timeout,
+                   *options.lease_clock);
   return {};
 }
 

@@ -352,6 +352,57 @@ TEST_CASE("two that lead apart, each by its own promise, hear of one another soo
   CHECK(rig.pass_until(seconds(8), [&] { return rig.whole(); }));
 }
 
+TEST_CASE("what was not reached by the call's deadline does not come true later") {
+  GroupRig rig({3, 1});
+  REQUIRE(rig.pass_until(kGroupPatience, [&] { return rig.whole(); }));
+  PromoteOptions options;
+  SUBCASE("") {}
+  SUBCASE("forced") { options.force = true; }
+  const auto promoted = promote(rig, 2, seconds(2), options);
+  REQUIRE(rig.pass_until(kGroupPatience, [&] { return promoted->has_value(); }));
+  CHECK_FALSE(promoted->value());
+  rig.freeze(1, true);
+  rig.pass(seconds(5));
+  CHECK(rig.member(2).role() != MemberRole::leading);
+  rig.freeze(1, false);
+  CHECK(rig.pass_until(kGroupPatience, [&] { return rig.whole(); }));
+}
+
+TEST_CASE("who is told to lead while it still follows keeps what it acknowledges meanwhile") {
+  GroupRig rig({3, 1});
+  REQUIRE(rig.pass_until(kGroupPatience, [&] { return rig.whole(); }));
+  put_and_commit(rig, 1, "a");
+  // Node 3 lags: what follows is committed by node 2 alone.
+  rig.cut(1, 3, true);
+  const auto promoted = promote(rig, 2);
+  rig.pass(milliseconds(200));
+  REQUIRE_FALSE(promoted->has_value());
+  const auto lsn = rig.put(1, "b", "of b");
+  REQUIRE(lsn);
+  REQUIRE(rig.pass_until(kGroupPatience, [&] { return committed(rig, 1, *lsn); }));
+  rig.kill(1);
+  REQUIRE(rig.pass_until(kGroupPatience, [&] { return promoted->has_value(); }));
+  CHECK(promoted->value());
+  CHECK(rig.table(2).map["b"].value == "of b");
+}
+
+TEST_CASE("a c that was lowered can be raised again while all is well") {
+  GroupRig rig({3, 1});
+  REQUIRE(rig.pass_until(kGroupPatience, [&] { return rig.whole(); }));
+  put_and_commit(rig, 1, "a");
+  for (const std::uint32_t c : {0U, 1U}) {
+    PromoteOptions options;
+    options.c = c;
+    const auto promoted = promote(rig, 1, kGroupPatience, options);
+    REQUIRE(rig.pass_until(kGroupPatience, [&] { return promoted->has_value(); }));
+    CHECK(promoted->value());
+    CHECK(rig.member(1).primary().options().c == c);
+    CHECK(rig.pass_until(kGroupPatience, [&] { return rig.whole(); }));
+    CHECK(rig.primary() == 1);
+    put_and_commit(rig, 1, "b");
+  }
+}
+
 TEST_CASE("nodes that stand by themselves need nobody to tell them") {
   GroupRig rig({3, 1, true});
   REQUIRE(rig.pass_until(kGroupPatience, [&] { return rig.whole(); }));

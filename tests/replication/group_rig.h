@@ -74,6 +74,10 @@ class GroupRig {
   void kill(std::uint32_t i) {
     if (!up(i)) return;
     One& one = at(i);
+    for (const Wired& each : wires_) {  // nothing that it says now leaves
+      const auto wire = each.wire.lock();
+      if (wire && (each.from == i || each.to == i)) wire->primary_closed = wire->replica_closed = true;
+    }
     one.frozen = false;
     one.node->stop();
     one.node->member().close("the node was ended");

@@ -118,10 +118,16 @@ TEST_CASE("a candidate in vain pauses longer each time, at random, and not befor
     least = std::min(least + least, rig.options.pause_max);
   }
   CHECK(pauses[7] != pauses[6]);
-  attempt.refused(2, refusal_of(RefusalReason::lease, 20'000), rig.now);
+  attempt.refused(2, refusal_of(RefusalReason::lease, 1'500), rig.now);
   attempt.turn(rig.now + rig.options.round);
   CHECK(attempt.phase() == AttemptPhase::pausing);
-  CHECK(attempt.deadline() - rig.now >= seconds(20) + rig.options.pause_max);
+  CHECK(attempt.deadline() - rig.now >= milliseconds(1'500) + rig.options.pause_max);
+  // Nobody has granted one for longer than the group's.
+  rig.now = attempt.deadline();
+  attempt.turn(rig.now);
+  attempt.refused(2, refusal_of(RefusalReason::lease, 3'600'000), rig.now);
+  attempt.gone(3, rig.now);
+  CHECK(attempt.deadline() - rig.now <= kLease + rig.options.pause_max * 2 + milliseconds(1));
 }
 
 TEST_CASE("who has promised a higher epoch is asked again above that") {
@@ -132,6 +138,10 @@ TEST_CASE("who has promised a higher epoch is asked again above that") {
   CHECK(attempt.wanted(2) == AttemptAsk::would);
   attempt.refused(2, refusal_of(RefusalReason::promised, epoch_value({9, 4})), rig.now);  // it says so again
   CHECK(attempt.wanted(2) == AttemptAsk::nothing);
+  // One that names a higher one each time is not asked without end, and what cannot be true is not believed.
+  attempt.refused(5, refusal_of(RefusalReason::promised, epoch_value({0xffff'ffff, 5})), rig.now);
+  CHECK(attempt.epoch() == Epoch{10, 1});
+  CHECK(attempt.wanted(5) == AttemptAsk::nothing);
   attempt.would(3, rig.now);
   attempt.would(4, rig.now);
   CHECK(rig.member.promised() == Epoch{10, 1});

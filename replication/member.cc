@@ -455,6 +455,13 @@ Status Member::lead(Epoch epoch, std::uint32_t c, bool forced) {
   return {};
 }
 
+Status Member::hand_over(std::uint32_t successor, Instant deadline) {
+  const std::string why = "it has handed over to node " + std::to_string(successor);
+  TL_TRY(primary_->hand_over(successor, deadline, why));
+  step_down(why);  // in the turn in which the epoch has ended
+  return {};
+}
+
 // ---- the candidate that it has promised -----------------------------------------------------------------
 
 void Member::end_promise_link(const std::string& why) {

@@ -2,7 +2,7 @@
 /// whoever comes (Door) and whoever it has dialed, and both ends work on its log, one at a time. Who dials
 /// whom, and when it asks for an epoch, is not decided here.
 /// Thread:   owner core
-/// Suspends: never
+/// Suspends: never, but for hand_over()
 #pragma once
 
 #include <cstdint>
@@ -139,6 +139,9 @@ class Member final : public Door, private ReplicaOwner, private PollSource {
   /// Errors:   old_epoch: it has promised another since, or has led this one; not_primary: it is of no
   ///           history any more; EINVAL: no such c; those of Primary::lead()
   Status lead(Epoch epoch, std::uint32_t c, bool forced = false);
+  /// Primary::hand_over(): on success it leads no longer, has granted nobody anything and waits to follow.
+  /// Suspends: yes (fiber)
+  Status hand_over(std::uint32_t successor, Instant deadline);
   /// Ends its epoch, or leaves whom it follows.
   void step_down(const std::string& why);
 

@@ -129,6 +129,7 @@ void Primary::close(const std::string& reason) {
   state_->sender.dismiss_all(reason);
   state_->closed = true;  // before the waiters hear of it: they may come back
   state_->end_leases();
+  state_->end_handover();
   state_->fail_waiters();
   state_->refuse_room();
   if (state_->fragment_waiter != nullptr) state_->fragment_waiter->queue.notify_one();

@@ -127,6 +127,13 @@ class Primary final : public PollSource {
   /// outcome_unknown, what waits for room not_primary, the links close. What is in the log stays, but for a
   /// large put that is half in. Without a term nothing happens.
   void depose(const std::string& reason);
+  /// Holds writes back (who appends waits for room) until `successor` has applied and the group committed all
+  /// that is in the log; then ends the term as depose() does, and tells that node to lead. Reads go on until
+  /// then. Suspends: yes (fiber)
+  /// Errors:   no_replica: the successor does not follow, or is gone; deadline_exceeded, cancelled: the term
+  ///           and its writes go on; not_primary, closed: it is over, and nobody was told; peer_busy: another
+  ///           hand_over() is under way
+  Status hand_over(std::uint32_t successor, Instant deadline, const std::string& reason);
   /// True outside of groups.
   [[nodiscard]] bool leads() const;
 

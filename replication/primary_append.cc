@@ -46,7 +46,7 @@ Status Primary::wait_for_room(std::uint32_t encoded_bytes, Instant deadline) {
 
 /// Room, and nobody to overtake.
 bool Primary::State::can_append(std::uint32_t bytes) const {
-  if (fragmenting || (room_head != nullptr && admitted_bytes < bytes)) return false;
+  if (fragmenting || holds_writes() || (room_head != nullptr && admitted_bytes < bytes)) return false;
   return log.fits(bytes);
 }
 
@@ -70,7 +70,8 @@ Status Primary::State::wait_for_room(std::uint32_t bytes, Instant deadline) {
                      " bytes, which takes half of its size at once: raise log_bytes");
   }
   if (refuses()) return refusal();
-  if (room_head == nullptr && !fragmenting && (log.fits(bytes) || make_room(bytes))) {
+  const bool next = room_head == nullptr && !fragmenting && !holds_writes();
+  if (next && (log.fits(bytes) || make_room(bytes))) {
     // A handler of lost links may have ended others, or all.
     return refuses() ? Status(refusal()) : Status{};
   }
@@ -80,7 +81,7 @@ Status Primary::State::wait_for_room(std::uint32_t bytes, Instant deadline) {
   RoomWaiter waiter(bytes);
   push_room(waiter);
   Wakeup wakeup = Wakeup::notified;
-  while (room_head != &waiter || fragmenting || !log.fits(bytes)) {
+  while (room_head != &waiter || fragmenting || holds_writes() || !log.fits(bytes)) {
     wakeup = waiter.queue.wait(deadline);
     if (wakeup != Wakeup::notified || refuses()) break;
   }
@@ -106,6 +107,7 @@ void Primary::forgo_room() {
 /// harmless.
 void Primary::State::wake_room() {
   RoomWaiter* const next = fragmenting ? fragment_waiter : room_head;
+  if (holds_writes() && !fragmenting) return;
   if (next != nullptr && log.fits(next->bytes)) next->queue.notify_one();
 }
 
@@ -149,7 +151,7 @@ bool Primary::State::may_drop_before(std::uint64_t position) const {
 /// For whoever waits for room: others may have gone ahead meanwhile, or fallen silent.
 void Primary::State::make_room_for_next() {
   const RoomWaiter* const next = fragmenting ? fragment_waiter : room_head;
-  if (next == nullptr) return;
+  if (next == nullptr || (holds_writes() && !fragmenting)) return;
   const Instant now = reactor.now();
   sender.count_held(log.room_from(next->bytes), now - std::exchange(held_at, now));
   make_room(next->bytes);

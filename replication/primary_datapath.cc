@@ -24,6 +24,7 @@ std::uint32_t Primary::State::poll(std::uint32_t budget) {
     wake_room();  // the one before may have given up, or written nothing
   }
   if (sender.sweep_closed()) ++done;
+  if (holds_writes() && step_handover() != Handover::Step::hold) handing_over->queue.notify_one();
   return done;
 }
 

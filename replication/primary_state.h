@@ -17,6 +17,7 @@
 #include <tidelock/base/check.h>
 #include <tidelock/base/counter.h>
 #include <tidelock/replication/errc.h>
+#include <tidelock/replication/handover.h>
 #include <tidelock/replication/lease.h>
 #include <tidelock/replication/primary.h>
 #include <tidelock/replication/quorum.h>
@@ -62,6 +63,15 @@ struct Primary::State final : Sender::Owner {
     LeaseWaiter* previous = nullptr;
   };
 
+  /// A hand_over(), on its fiber's stack.
+  struct HandoverWait {
+    std::uint32_t successor = 0;
+    Instant until{};
+    std::optional<Handover> handover;  ///< once no large put is half in
+    WaitQueue queue;
+    std::optional<Status> outcome;  ///< the term is over
+  };
+
   struct OwnedTimer : Timer {
     OwnedTimer(State& owner, Callback callback) : Timer(callback), state(owner) {}
     State& state;
@@ -92,7 +102,8 @@ struct Primary::State final : Sender::Owner {
 
   // primary_term.cc
   Status lead(const Term& term);
-  void depose(const std::string& reason);
+  /// `successor`: who is told to lead, 0 for nobody.
+  void depose(const std::string& reason, std::uint32_t successor = 0);
   void commit_in_group();
   /// What was begun in that epoch may go on.
   [[nodiscard]] bool in_term(Epoch epoch) const { return !closed && leads && options.epoch == epoch; }
@@ -115,6 +126,15 @@ struct Primary::State final : Sender::Owner {
   void peers_changed() override;
   void link_lost(std::uint32_t node, const std::string& reason) override;
   void ticked() override { make_room_for_next(); }
+
+  // primary_handover.cc
+  Status hand_over(std::uint32_t successor, Instant deadline, const std::string& reason);
+  [[nodiscard]] static Error no_successor(std::uint32_t node);
+  [[nodiscard]] const Peer* whole_peer(std::uint32_t node) const;
+  Handover::Step step_handover();
+  void end_handover();
+  /// Nothing new is appended, and who waits for room waits on.
+  [[nodiscard]] bool holds_writes() const { return handing_over != nullptr; }
 
   // primary_lease.cc
   [[nodiscard]] bool lease_held() const;
@@ -196,6 +216,7 @@ struct Primary::State final : Sender::Owner {
   PrimaryStats stats;
   Sender sender;
   std::function<void(std::uint32_t, const std::string&)> on_link_lost;
+  HandoverWait* handing_over = nullptr;
   std::optional<Leases> leases;  ///< the term's
   LsnList<LeaseWaiter> lease_waiters;
   std::uint64_t stamped = 0;                  ///< what its frames are stamped with

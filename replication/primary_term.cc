@@ -48,12 +48,13 @@ Status Primary::State::lead(const Term& term) {
   return {};
 }
 
-void Primary::State::depose(const std::string& reason) {
+void Primary::State::depose(const std::string& reason, std::uint32_t successor) {
   if (group == nullptr || !leads) return;
   leads = false;  // before anybody hears of it: they may come back
   end_leases();
+  end_handover();
   admitted_bytes = 0;
-  sender.dismiss_all(reason);
+  sender.dismiss_all(reason, successor);
   fail_waiters();
   refuse_room();
   if (fragment_waiter != nullptr) fragment_waiter->queue.notify_one();

@@ -123,10 +123,10 @@ void Sender::count_held(std::uint64_t position, Duration by) {
   }
 }
 
-void Sender::dismiss_all(const std::string& reason) {
+void Sender::dismiss_all(const std::string& reason, std::uint32_t successor) {
   for (Peer& peer : peers_) {
     if (peer.link->state() == LinkState::ready) {
-      send_control(peer, true);
+      send_control(peer, true, successor != 0 && peer.node() == successor);
       peer.link->flush();
     }
     peer.link->close(reason);

@@ -237,8 +237,8 @@ class Sender {
   void tell_all() {
     for (Peer& peer : peers_) peer.asked = true;
   }
-  /// Says goodbye on all links and closes them.
-  void dismiss_all(const std::string& reason);
+  /// Says goodbye on all links and closes them. `successor`: the node that is told to lead with it; 0: none.
+  void dismiss_all(const std::string& reason, std::uint32_t successor = 0);
   /// Without links the log has room for everything, once none reads it any more.
   void drop_all(const std::string& reason);
 
@@ -271,7 +271,7 @@ class Sender {
   void publish_pending(Peer& peer);
   std::uint32_t publish_batch(Peer& peer);
   [[nodiscard]] FrameHeader frame_for(const Peer& peer) const;
-  void send_control(Peer& peer, bool closing);
+  void send_control(Peer& peer, bool closing, bool lead = false);
   void release_log();
   [[nodiscard]] std::uint64_t needed_by_policy() const;
 

@@ -243,12 +243,13 @@ std::uint32_t Sender::publish_batch(Peer& peer) {
   return header.payload_bytes;
 }
 
-void Sender::send_control(Peer& peer, bool closing) {
+void Sender::send_control(Peer& peer, bool closing, bool lead) {
   ControlFrame frame;
   frame.history = peer.follower.history;
   frame.epoch = peer.follower.epoch;
   frame.shard = options_.shard;
   frame.closing = closing;
+  frame.lead = lead;
   frame.whole = peer.counts();
   frame.commit_lsn = owner_.commit_lsn();
   if (!closing) frame.set_stamp(owner_.stamp());

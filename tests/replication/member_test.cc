@@ -956,3 +956,97 @@ TEST_CASE("replication/member: to ask for an answer costs no snapshot") {
   CHECK(refused->reason == RefusalReason::busy);
   CHECK(refused->ours > 1000);
 }
+
+TEST_CASE(
+    "replication/member: a primary hands over what is applied and committed, and its leases end with that") {
+  LeaseMembers rig;
+  Reactor& core = *rig.node(1).side.reactor;
+  Primary& primary = rig.member(1).primary();
+  REQUIRE(primary.lease_held());
+  rig.wire->hold_controls = true;
+  const Lsn last = rig.put(1, "a", "1");
+  std::optional<Status> written, handed;
+  REQUIRE(core.spawn_detached("written",
+                              [&] { written = primary.wait(last, AckLevel::applied, Instant::never()); }));
+  REQUIRE(core.spawn_detached("hands over", [&] { handed = rig.member(1).hand_over(2, Instant::never()); }));
+  rig.turns(3);
+  CHECK_FALSE((handed || written));
+  CHECK(rig.put_fails(1) == ReplicationErrc::log_full);  // held back
+  CHECK(primary.lease_held());
+  std::optional<Status> room, again;
+  REQUIRE(core.spawn_detached("room", [&] { room = primary.wait_for_room(100, Instant::never()); }));
+  REQUIRE(core.spawn_detached("again", [&] { again = rig.member(1).hand_over(2, Instant::never()); }));
+  rig.turns(2);
+  CHECK_FALSE(room);
+  REQUIRE(again);
+  CHECK(again->error() == ReplicationErrc::peer_busy);
+
+  rig.wire->hold_controls = false;
+  rig.heartbeat();
+  REQUIRE((handed && written && room));
+  CHECK(*handed);
+  CHECK(*written);
+  CHECK(room->error() == ReplicationErrc::not_primary);
+  CHECK(rig.committed(1) == last);
+  CHECK(rig.member(1).role() == MemberRole::none);
+  CHECK_FALSE(primary.lease_held());
+  CHECK(rig.node(2).asked == 1);
+  CHECK(rig.member(2).role() == MemberRole::none);
+  CHECK(rig.member(2).log().last_lsn() == last);
+  // Expect: the successor need not wait for the leases of that epoch, its own included.
+  CHECK(rig.member(2).stand(0, false));
+  REQUIRE_FALSE(rig.member(2).stand(0, true));
+  Hello asks = rig.candidate(2, false);
+  asks.flags.released = true;
+  CHECK_FALSE(rig.dial(2, 1, asks));
+  CHECK_FALSE(rig.dial(2, 3, asks));
+  REQUIRE(rig.lead(2, 1));
+}
+
+TEST_CASE("replication/member: a handover that takes too long, or whose successor goes, lets writes go on") {
+  LeaseMembers rig;
+  Reactor& core = *rig.node(1).side.reactor;
+  Primary& primary = rig.member(1).primary();
+  std::optional<Status> handed, room;
+  const auto hands_over = [&](std::uint32_t successor, Instant deadline) {
+    handed.reset();
+    REQUIRE(core.spawn_detached(
+        "hands over", [&, successor, deadline] { handed = rig.member(1).hand_over(successor, deadline); }));
+    rig.turns(2);
+  };
+  hands_over(3, Instant::never());  // does not follow
+  REQUIRE(handed);
+  CHECK(handed->error() == ReplicationErrc::no_replica);
+  rig.wire->hold_controls = true;
+  rig.put(1, "a", "1");
+  SUBCASE("too long") {
+    hands_over(2, core.now() + milliseconds(100));
+    REQUIRE(core.spawn_detached("room", [&] { room = primary.wait_for_room(100, Instant::never()); }));
+    rig.turns(2);
+    CHECK_FALSE((handed || room));
+    rig.heartbeat();
+    rig.heartbeat();
+    REQUIRE((handed && room));
+    CHECK(handed->error() == ReactorErrc::deadline_exceeded);
+    CHECK(*room);
+    CHECK(rig.put(1, "b", "2") > Lsn{1});
+    CHECK(rig.node(2).asked == 0);
+  }
+  SUBCASE("gone") {
+    hands_over(2, Instant::never());
+    rig.member(2).step_down("the test cuts it");
+    rig.turns(3);
+    REQUIRE(handed);
+    CHECK(handed->error() == ReplicationErrc::no_replica);
+    CHECK(rig.put_fails(1) == ReplicationErrc::no_replica);
+    CHECK(rig.member(1).role() == MemberRole::leading);
+  }
+  SUBCASE("deposed") {
+    hands_over(2, Instant::never());
+    rig.member(1).step_down("the test deposes it");
+    rig.turns(2);
+    REQUIRE(handed);
+    CHECK(handed->error() == ReplicationErrc::not_primary);
+    CHECK(rig.node(2).asked == 0);
+  }
+}

@@ -112,6 +112,17 @@ bool GroupNode::leads_as_asked() const {
   return !promote_options_.c || member_->primary().options().c == promote_options_.c;
 }
 
+Status GroupNode::switch_over(std::uint32_t successor, Instant deadline) {
+  ++switching_;
+  Status over = member_->hand_over(successor, deadline);
+  if (over) {
+    over = changed_.wait_until([this] { return stopping_ || member_->role() == MemberRole::following; },
+                               deadline);
+  }
+  --switching_;
+  return over;
+}
+
 /// It has led for a while, and has too few others: they may follow somebody by now.
 bool GroupNode::leads_in_vain() const {
   const Instant since = std::max(role_since_, alone_since_);

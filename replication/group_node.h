@@ -84,9 +84,13 @@ class GroupNode final : private MemberWatcher, private PromiseLinks::Owner {
   /// Errors:   deadline_exceeded, with what stood in the way; EINVAL for `options.c`; EBUSY: another call is
   ///           under way; closed; cancelled
   Status promote(const PromoteOptions& options, Instant deadline);
+  /// Hands its epoch over to that node, once it has all that was written here, and follows it. Writes are
+  /// held back meanwhile, and go on here if that comes to nothing. Suspends: yes (fiber)
+  /// Errors:   those of Member::hand_over(); deadline_exceeded: it has handed over, and does not follow yet
+  Status switch_over(std::uint32_t successor, Instant deadline);
   /// Ends the fibers; stopped() comes true soon after. The member's links are its owner's to close.
   void stop();
-  [[nodiscard]] bool stopped() const { return fibers_ == 0 && !promoting_; }
+  [[nodiscard]] bool stopped() const { return fibers_ == 0 && !promoting_ && switching_ == 0; }
 
  private:
   struct Peer {
@@ -164,7 +168,8 @@ class GroupNode final : private MemberWatcher, private PromiseLinks::Owner {
 
   bool promoting_ = false;  ///< a call of promote() is under way
   PromoteOptions promote_options_;
-  Epoch released_{};  ///< that it was asked to take over from
+  std::uint32_t switching_ = 0;  ///< calls of switch_over() under way
+  Epoch released_{};             ///< that it was asked to take over from
   Instant lead_again_at_{};
   bool has_led_ = false;  ///< the newest role that was one
   Instant role_since_{};

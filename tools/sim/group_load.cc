@@ -29,7 +29,8 @@ void GroupLoad::started(GroupHost& host) {
 // ---- at whoever leads -----------------------------------------------------------------------------------
 
 void GroupLoad::client(GroupHost& host, GroupLife& life, Random random) {
-  const Duration pause{2 * scene_.shape.faults_until.ns * scene_.shape.clients / scene_.shape.calls};
+  const Duration even{2 * scene_.shape.faults_until.ns * scene_.shape.clients / scene_.shape.calls};
+  const Duration pause = std::min(even, seconds(5));  // less than what is left for the end
   while (!life.dying && !stopping_ && calls_left_ > 0) {
     if (life.node->member().role() != MemberRole::leading) {
       this_fiber::sleep_for(draw(random, milliseconds(5), milliseconds(50)));

@@ -243,6 +243,7 @@ void GroupsWorld::on_event(const Event& event) {
       return;
     }
     case look:
+      if (over_) return;  // nobody leads any more, and nobody is to
       operate();
       world_.schedule(world_.now() + kGroupLookEvery, target_, look);
       return;
@@ -339,6 +340,7 @@ void GroupsWorld::check_linearizable() {
 
 /// Everybody says goodbye; then nothing is left of fibers, links and what they kept.
 void GroupsWorld::check_nothing_left() {
+  over_ = true;
   dialer_->stop();
   for (const auto& host : nodes_) {
     if (host->up()) host->node().core().post([&host = *host] { host.farewell(); });

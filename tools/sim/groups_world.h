@@ -78,6 +78,7 @@ class GroupsWorld final : public EventTarget, private DialWatcher {
   std::vector<std::uint64_t> stalls_before_;  ///< by node, of a slowness that lasts
   std::vector<Instant> slow_until_;           ///< by node; 0: it is not slow
   Instant leaderless_since_{};
+  bool over_ = false;  ///< everybody is told to say goodbye
   std::uint64_t operations_ = 0;
   bool clock_jumped_ = false;
   std::uint64_t undecided_ = 0;

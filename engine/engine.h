@@ -230,6 +230,12 @@ class Engine {
   ///           bad_option: in no group, or no such c; closed, not_on_reactor, out_of_fibers
   Status promote(const PromotionOptions& options);
   Status promote(Duration timeout);
+  /// Hands what this node leads over to that one: writes wait here until it has all that was written, then it
+  /// leads and this node follows. Writes that wait are refused (read_only) from then on, none is lost. Of
+  /// shards that another node leads nothing changes.
+  /// Errors:   deadline_exceeded: the text names a shard, others may be handed over; no_replica: it does not
+  ///           follow; bad_option: it is none of the others; closed, not_on_reactor, out_of_fibers
+  Status switch_over(std::uint32_t node, Duration timeout);
 
  private:
   struct Impl;

@@ -1,5 +1,7 @@
 // Calls about a group: see engine.h.
+#include <algorithm>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -53,25 +55,46 @@ Status Engine::promote(const PromotionOptions& options) {
     return Error(EngineErrc::bad_option, "Options::nodes is empty: this node is in no group");
   }
   const PromoteOptions how{options.force, options.c};
+  return impl_->on_each_shard(*this, " does not lead: ", options.timeout,
+                              [how](Shard& shard, Instant deadline) { return shard.promote(how, deadline); });
+}
+
+Status Engine::switch_over(std::uint32_t node, Duration timeout) {
+  const auto& nodes = impl_->options.nodes;
+  const bool other =
+      node != impl_->options.node &&
+      std::any_of(nodes.begin(), nodes.end(), [node](const NodeAddress& each) { return each.node == node; });
+  if (!other) {
+    return Error(EngineErrc::bad_option,
+                 "node " + std::to_string(node) + " is none of the others in Options::nodes");
+  }
+  return impl_->on_each_shard(
+      *this, " was not handed over: ", timeout,
+      [node](Shard& shard, Instant deadline) { return shard.switch_over(node, deadline); });
+}
+
+/// In a fiber on each core. The first error counts, and names its shard.
+Status Engine::Impl::on_each_shard(Engine& engine, const char* what, Duration timeout,
+                                   const std::function<Status(Shard& shard, Instant deadline)>& body) {
   struct Outcome {
     std::mutex mutex;
     std::size_t left = 0;
     Status first;  ///< error
   };
   const auto outcome = std::make_shared<Outcome>();
-  TL_TRY(Reactor * caller, impl_->host->caller());
-  const Instant deadline = deadline_of(caller, options.timeout);
-  outcome->left = impl_->shards.size();
-  for (const auto& shard : impl_->shards) {
-    const auto body = [outcome, owner = shard.get(), how, deadline] {
-      const Status led = owner->promote(how, deadline);
+  TL_TRY(Reactor * caller, host->caller());
+  const Instant deadline = deadline_of(caller, timeout);
+  outcome->left = shards.size();
+  for (const auto& shard : shards) {
+    const auto run = [outcome, body, what, deadline, owner = shard.get()] {
+      const Status ended = body(*owner, deadline);
       const std::lock_guard lock(outcome->mutex);
       --outcome->left;
-      if (led || !outcome->first) return;
-      outcome->first = Error(led.error().code(), "shard " + std::to_string(owner->id().value) +
-                                                     " does not lead: " + led.error().message());
+      if (ended || !outcome->first) return;
+      outcome->first = Error(ended.error().code(),
+                             "shard " + std::to_string(owner->id().value) + what + ended.error().message());
     };
-    TL_TRY(spawn_on(shard->id(), body));
+    TL_TRY(engine.spawn_on(shard->id(), run));
   }
   for (;;) {
     {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -34,6 +35,10 @@ struct Engine::Impl {
   void keep_last_words();
   [[nodiscard]] EngineStats gather() const;
   [[nodiscard]] std::vector<LinkInfo> links() const;
+
+  // engine_group.cc
+  Status on_each_shard(Engine& engine, const char* what, Duration timeout,
+                       const std::function<Status(Shard& shard, Instant deadline)>& body);
 
   // engine_calls.cc
   Status check_sizes(std::string_view key, std::size_t value_bytes) const;

@@ -123,6 +123,10 @@ class Shard final : private Applier,
   /// In a group: stands until it leads and its writes can be committed. Suspends: yes (fiber)
   /// Errors:   deadline_exceeded, with what stood in the way; closed; cancelled
   Status promote(const PromoteOptions& how, Instant deadline);
+  /// In a group: hands over to that node and follows it; nothing is done if this one does not lead. Suspends:
+  /// yes (fiber)
+  /// Errors:   those of GroupNode::switch_over()
+  Status switch_over(std::uint32_t node, Instant deadline);
   /// In a group. Any thread, as long as the shard lives.
   [[nodiscard]] ShardRole role() const;
   /// Primary.

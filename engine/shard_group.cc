@@ -70,6 +70,13 @@ Status Shard::promote(const PromoteOptions& how, Instant deadline) {
                "committed");
 }
 
+Status Shard::switch_over(std::uint32_t node, Instant deadline) {
+  if (shut_) return EngineErrc::closed;
+  const Inside inside(inside_);
+  if (!leads()) return {};
+  return node_->switch_over(node, deadline);
+}
+
 // ---- what its node is -----------------------------------------------------------------------------------
 
 /// What comes from here on is of that line: its keys are hashed with its seed.

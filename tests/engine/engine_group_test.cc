@@ -1,10 +1,14 @@
 // Groups of engines: a history begins, a primary goes and another one is promoted, who comes back learns.
+#include <algorithm>
+#include <atomic>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <doctest/doctest.h>
 
 #include <tidelock/engine/engine.h>
+#include <tidelock/reactor/clock.h>
 
 #include "engine/group_fixture.h"
 #include "group_seed.h"
@@ -250,6 +254,57 @@ TEST_CASE("options that make no group are refused, with the reason") {
           }),
           "role");
   refused(with([](Options& o) { o.lease = milliseconds(1); }), "lease");
+}
+
+TEST_CASE("a planned switch-over under load: nothing that was acknowledged is lost, and writes go on") {
+  GroupShape shape;
+  shape.shards = 2;
+  EngineGroup group(shape);
+  REQUIRE(group.whole());
+  const std::uint32_t first = group.leader();
+  REQUIRE(first != 0);
+  // Both shards at one node, so that one call hands both over.
+  REQUIRE(group[first].switch_over(first % 3 + 1, kPatience).has_value());
+  const std::uint32_t from = first % 3 + 1;
+  if (group.leader(1) != from) REQUIRE(group[group.leader(1)].switch_over(from, kPatience).has_value());
+  REQUIRE(eventually([&] { return group.whole() && group.leader(0) == from && group.leader(1) == from; }));
+  const std::uint32_t to = from % 3 + 1;
+
+  std::atomic<int> acknowledged{0};
+  std::atomic<bool> over{false};
+  std::int64_t longest_ns = 0;
+  std::thread writer([&] {
+    Instant last = SystemClock().now();
+    while (!over) {
+      const int i = acknowledged;
+      // Whoever leads by now: a key is written again until it is acknowledged.
+      for (const std::uint32_t node : {from, to}) {
+        WriteOptions how;
+        how.timeout = kPatience;
+        if (!group[node].put(group_key(i), "of " + group_key(i), how)) continue;
+        ++acknowledged;
+        const Instant now = SystemClock().now();
+        longest_ns = std::max(longest_ns, (now - last).ns);
+        last = now;
+        break;
+      }
+    }
+  });
+  CHECK(eventually([&] { return acknowledged >= 100; }));
+  const Status switched = group[from].switch_over(to, kPatience);
+  if (!switched) MESSAGE(switched.error().message());
+  CHECK(switched.has_value());
+  const int until_then = acknowledged;
+  CHECK(eventually([&] { return acknowledged >= until_then + 100; }));
+  over = true;
+  writer.join();
+  MESSAGE("the longest pause between two acknowledgements: " << longest_ns / 1'000 << " us");
+  CHECK(group.leader(0) == to);
+  CHECK(group.leader(1) == to);
+  check_all(group[to], acknowledged);
+  REQUIRE(eventually([&] { return group.whole(); }));
+  CHECK(group[to].switch_over(9, kPatience).error() == EngineErrc::bad_option);
+  CHECK(group[from].switch_over(to, kPatience).has_value());  // it leads nothing: there is nothing to do
 }
 
 TEST_SUITE_END();

@@ -15,6 +15,7 @@ namespace {
 
 /// Until what another thread or core does is seen: these calls are for operators, and rare.
 constexpr Duration kLook = milliseconds(1);
+constexpr Duration kLastWords = seconds(1);
 
 Status look_again(Reactor* caller) {
   if (caller == nullptr) {
@@ -97,9 +98,17 @@ Status Engine::Impl::on_each_shard(Engine& engine, const char* what, Duration ti
     TL_TRY(engine.spawn_on(shard->id(), run));
   }
   for (;;) {
+    const Instant now = caller != nullptr ? caller->now() : SystemClock().now();
     {
       const std::lock_guard lock(outcome->mutex);
       if (outcome->left == 0) return outcome->first;
+      // They have the same deadline, and a moment to say what they came to.
+      if (now >= deadline + kLastWords) {
+        return Error(
+            ReactorErrc::deadline_exceeded,
+            std::to_string(outcome->left) + " of " + std::to_string(shards.size()) +
+                " shards have not answered: all fibers of their cores are in use (Options::max_fibers)");
+      }
     }
     TL_TRY(look_again(caller));
   }

@@ -222,6 +222,7 @@ class Shard final : private Applier,
 
   // shard_group.cc
   void role_changed(MemberRole role, const std::string& why) override;
+  void takes_line(const Lineage& lineage) override;
   void note(const std::string& what) override;
   /// Whether it appends: a primary that is in no group, or leads.
   [[nodiscard]] bool leads() const {
@@ -237,7 +238,9 @@ class Shard final : private Applier,
   [[nodiscard]] bool seed_fits() const {
     return node_ == nullptr || config_.seed->takes(config_.routing_seed);
   }
+  [[nodiscard]] AckNeed need_now(AckNeed ack) const;
   [[nodiscard]] AckLevel level_now(AckNeed ack) const;
+  [[nodiscard]] bool stands_for(const Receipt& receipt) const;
   Status await_memory(Instant deadline);
   Status check_group_receipt(const Receipt& receipt) const;
   Status await_group_visible(const Receipt& after, Instant deadline);

@@ -132,6 +132,7 @@ void Shard::await_level(Call& call, Lsn lsn) {
   call.receipt = receipt(lsn);
   if (level_now({call.level, call.replicas}) == AckLevel::local) return finish(call, {});
   call.lsn = lsn;
+  call.replicas = need_now({call.level, call.replicas}).replicas;
   call.done = &level_reached;
   primary_->add_waiter(call);
 }

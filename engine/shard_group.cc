@@ -91,13 +91,19 @@ void Shard::role_changed(MemberRole role, const std::string& why) {
   if (watch_ != nullptr) watch_->role_changed(role, why);
 }
 
+void Shard::takes_line(const Lineage& lineage) {
+  follow(lineage.history, lineage.routing_seed, lineage.epoch);
+}
+
 void Shard::note(const std::string& what) {
   if (watch_ != nullptr) watch_->note(what);
 }
 
 bool Shard::has_group_news() const {
-  return node_ != nullptr && (group_.commit_lsn.load(std::memory_order_relaxed) != group_commit().value ||
-                              group_.memory.load(std::memory_order_relaxed) != has_memory());
+  return node_ != nullptr &&
+         (group_.commit_lsn.load(std::memory_order_relaxed) != group_commit().value ||
+          group_.epoch.load(std::memory_order_relaxed) != epoch_value(member().lineage().epoch) ||
+          group_.memory.load(std::memory_order_relaxed) != has_memory());
 }
 
 void Shard::publish_group() {
@@ -167,15 +173,28 @@ Status Shard::await_memory(Instant deadline) {
 
 /// Of a receipt, at a primary: whether its entry is in what this node has.
 Status Shard::check_group_receipt(const Receipt& receipt) const {
-  if (receipt.history != HistoryId{} && receipt.history != config_.history) {
+  const HistoryId history = member().lineage().history;
+  if (receipt.history != HistoryId{} && receipt.history != history) {
     return lost("the receipt is of history " + std::to_string(receipt.history.value) + ", this node's is " +
-                std::to_string(config_.history.value));
+                std::to_string(history.value));
   }
   const GroupLog& log = member().log();
-  const Epoch epoch = receipt.epoch != Epoch{} ? receipt.epoch : log.line().last_epoch();
-  if (receipt.lsn == Lsn{} || log.line().holds(epoch, receipt.lsn, log.last_lsn())) return {};
-  return lost("LSN " + std::to_string(receipt.lsn.value) + " of epoch " + epoch_text(epoch) +
+  if (receipt.lsn == Lsn{} || stands_for(receipt)) return {};
+  // It may not have heard yet that another leads.
+  if (receipt.epoch > log.line().last_epoch()) {
+    return Error(EngineErrc::read_only, "the receipt is of epoch " + epoch_text(receipt.epoch) +
+                                            ", this node leads " + epoch_text(log.line().last_epoch()) +
+                                            ": ask the node that gave it");
+  }
+  return lost("LSN " + std::to_string(receipt.lsn.value) + " of epoch " + epoch_text(receipt.epoch) +
               " is not in what this node has");
+}
+
+/// Without an epoch an LSN is only a number: whatever this node has there is taken for it.
+bool Shard::stands_for(const Receipt& receipt) const {
+  const GroupLog& log = member().log();
+  if (receipt.epoch == Epoch{}) return receipt.lsn <= log.last_lsn();
+  return log.line().holds(receipt.epoch, receipt.lsn, log.last_lsn());
 }
 
 /// Then it has memory, in the turn of the return, and what the receipt stands for.
@@ -185,11 +204,17 @@ Status Shard::await_group_visible(const Receipt& after, Instant deadline) {
     TL_TRY(await_memory(deadline));
     if (!seed_fits()) return other_seed();
     if (after.lsn == Lsn{}) return {};
-    if (after.history != HistoryId{} && after.history != config_.history) return check_group_receipt(after);
-    const Epoch epoch = after.epoch != Epoch{} ? after.epoch : log.line().last_epoch();
-    if (log.line().holds(epoch, after.lsn, log.last_lsn())) return {};
-    const Status waited = log.wait_visible(epoch, after.lsn, deadline);
-    if (!waited && waited.error() == ReplicationErrc::history_lost) return lost(waited.error().message());
+    if (after.history != HistoryId{} && after.history != member().lineage().history)
+      return check_group_receipt(after);
+    if (stands_for(after)) return {};
+    const bool any_epoch = after.epoch == Epoch{};
+    const Status waited =
+        log.wait_visible(any_epoch ? log.line().last_epoch() : after.epoch, after.lsn, deadline);
+    if (!waited && waited.error() == ReplicationErrc::history_lost) {
+      if (!any_epoch) return lost(waited.error().message());
+      TL_TRY(pause(deadline));  // another epoch has begun: its entries count as well
+      continue;
+    }
     TL_TRY(waited);
   }
 }
@@ -220,6 +245,13 @@ Shard::Seen Shard::seen_of(Lsn lsn) const {
   return {log.line().epoch_of(lsn).value_or(log.line().last_epoch()), lsn, false};
 }
 
+/// A commit takes the epoch's c, and nothing less is an acknowledgement.
+AckNeed Shard::need_now(AckNeed ack) const {
+  if (node_ != nullptr && ack.replicas != 0 && ack.replicas < primary_->options().c.value_or(0))
+    ack.replicas = 0;
+  return ack;
+}
+
 /// Where the epoch's c is 0 what is appended is committed, so an acknowledgement waits for nobody.
 AckLevel Shard::level_now(AckNeed ack) const {
   const bool at_once = node_ != nullptr && ack.replicas == 0 && primary_->options().c.value_or(0) == 0;
@@ -233,9 +265,20 @@ Result<Lsn> Shard::get_committed(std::uint64_t hash, Bytes key, std::string& val
   for (;;) {
     TL_TRY(await_group_visible(after, deadline));
     if (level == ReadLevel::linearizable) TL_TRY(asked_level(level));
+    // What the table shows then may be of entries that are in no log.
+    if (member().log().spoiled()) {
+      TL_TRY(pause(deadline));
+      continue;
+    }
+    const Epoch led = primary_->epoch();
     Seen seen;
     auto read = get_here(hash, key, value, seen);
     if (!read && !(read.error() == EngineErrc::not_found)) return read;
+    // A large value is copied over many turns, and a lease says nothing of who led before its epoch.
+    if (level == ReadLevel::linearizable && (!leads() || primary_->epoch() != led)) {
+      TL_TRY(pause(deadline));
+      continue;
+    }
     if (level == ReadLevel::linearizable && !primary_->lease_held()) {
       const Status leased = primary_->wait_lease(deadline);
       if (!leased && leased.error() == ReactorErrc::deadline_exceeded) {
@@ -248,7 +291,10 @@ Result<Lsn> Shard::get_committed(std::uint64_t hash, Bytes key, std::string& val
     if (seen.committed) return read;
     const Status committed = member().log().wait_committed(seen.epoch, seen.lsn, deadline);
     if (committed) return read;
-    if (committed.error() == ReplicationErrc::history_lost) continue;
+    if (committed.error() == ReplicationErrc::history_lost) {
+      TL_TRY(pause(deadline));
+      continue;
+    }
     if (!(committed.error() == ReactorErrc::deadline_exceeded)) return committed.error();
     return Error(
         ReactorErrc::deadline_exceeded,

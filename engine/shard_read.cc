@@ -174,7 +174,7 @@ Result<std::pair<Digest, Lsn>> Shard::digest(Instant deadline) {
   std::optional<Hold> hold;
   for (int pass = 0;; ++pass) {
     // A replica cannot hold its primary's writes off, so it repeats until one pass was undisturbed.
-    if (pass == kPassesUnheld && leads()) {
+    if (pass >= kPassesUnheld && leads() && !hold) {
       TL_TRY(Hold held, hold_writes("a digest", deadline));
       hold.emplace(std::move(held));
     }

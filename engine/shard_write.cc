@@ -84,6 +84,7 @@ Status Shard::wait(const Receipt& receipt, AckNeed ack, Instant deadline) {
 
 /// What stands in the log cannot be taken back, so a cancelled wait for it has an unknown outcome, too.
 Status Shard::await_ack(Lsn lsn, AckNeed ack, Instant deadline) {
+  ack = need_now(ack);
   Status waited = primary_->wait(lsn, ack.level, deadline, ack.replicas);
   if (waited || !(waited.error() == ReactorErrc::cancelled)) return waited;
   return Error(ReplicationErrc::outcome_unknown, "the fiber was cancelled before the acknowledgement came");

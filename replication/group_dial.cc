@@ -160,6 +160,7 @@ void GroupNode::answered(Peer& peer, ConnectedPeer answer, Errand what, const He
       return answer.link->close("the candidate has given this epoch up");
     if (const Status begun = member_->fetch(std::move(answer), said); begun) {
       fetching_from_ = node;
+      observer_.takes_line(member_->lineage());
     } else {
       obstacle_ = "node " + std::to_string(node) + ": " + begun.error().message();
       attempt_->gone(node, clock_.now());

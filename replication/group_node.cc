@@ -116,17 +116,20 @@ Status GroupNode::switch_over(std::uint32_t successor, Instant deadline) {
   ++switching_;
   Status over = member_->hand_over(successor, deadline);
   if (over) {
-    over = changed_.wait_until([this] { return stopping_ || member_->role() == MemberRole::following; },
-                               deadline);
+    over = changed_.wait_until([this] { return stopping_ || member_->role() != MemberRole::none; }, deadline);
+    if (over && member_->role() == MemberRole::leading)
+      over =
+          Error(ReplicationErrc::no_replica, "the successor did not come to lead, and this node leads again");
   }
   --switching_;
-  return over;
+  return stopping_ ? Status(ReactorErrc::closed) : over;
 }
 
-/// It has led for a while, and has too few others: they may follow somebody by now.
+/// It has led for a while, and has too few others for what it leads with: they may follow somebody by now.
 bool GroupNode::leads_in_vain() const {
   const Instant since = std::max(role_since_, alone_since_);
-  return member_->role() == MemberRole::leading && alone() &&
+  return member_->role() == MemberRole::leading &&
+         member_->primary().nodes() < member_->primary().options().c.value_or(0) &&
          reactor_.now() - since >= options_.member.link_timeout;
 }
 

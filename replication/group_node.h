@@ -55,6 +55,8 @@ class GroupNodeObserver {
  public:
   virtual ~GroupNodeObserver() = default;
   virtual void role_changed(MemberRole role, const std::string& why) = 0;
+  /// What comes from now on is of that line, in whichever role: before anything of it is applied.
+  virtual void takes_line(const Lineage& lineage) { static_cast<void>(lineage); }
   /// Once for each cause, as attempts repeat for as long as it takes.
   virtual void note(const std::string& what) = 0;
 };

@@ -346,11 +346,7 @@ Status Member::follow(ConnectedPeer peer, const Said& said) {
   if (peer.link->state() == LinkState::closed)
     return Error(ReplicationErrc::link_closed, peer.link->close_reason());
   if (const auto refusal = check_terms(theirs)) return refuse(refused_with(*refusal));
-  if (options_.seeds != nullptr && !options_.seeds->takes(theirs.routing_seed)) {
-    return refuse({ReplicationErrc::refused,
-                   "its history spreads keys by another seed than this node's other shards do: restart this "
-                   "node, it then takes all that it has from the others"});
-  }
+  if (const Status taken = check_seed(theirs); !taken) return refuse(taken.error());
   if (const auto refusal = membership_.may_follow(theirs, said, clock_.now()))
     return refuse(refused_with(*refusal));
   const std::string why = "it follows node " + std::to_string(theirs.node);
@@ -423,6 +419,15 @@ std::optional<Refusal> Member::found(HistoryId history, std::uint32_t counter) {
   return std::nullopt;
 }
 
+/// What comes from there is placed by its seed.
+Status Member::check_seed(const Hello& theirs) const {
+  if (options_.seeds == nullptr || options_.seeds->takes(theirs.routing_seed)) return {};
+  return Error(
+      ReplicationErrc::refused,
+      "its history spreads keys by another seed than this node's other shards do: restart this node, it "
+      "then takes all that it has from the others");
+}
+
 Status Member::lead(Epoch epoch, std::uint32_t c, bool forced) {
   const bool founds = membership_.founding() != HistoryId{};
   const bool led = !founds && epoch <= log_->line().last_epoch();
@@ -436,7 +441,12 @@ Status Member::lead(Epoch epoch, std::uint32_t c, bool forced) {
     return Error(ReplicationErrc::not_primary, "this node is of no history that it could lead");
   if (c > options_.group.quorum().n)
     return Error::from_errno(EINVAL, "c is " + std::to_string(c) + ": the group has fewer others");
-  if (founds) {
+  // Who came by its memory without ever following, and of nobody's log, knows no seed: nothing is written by
+  // one.
+  const bool draws = founds || (routing_seed_ == 0 && log_->last_lsn() == Lsn{});
+  if (!draws && routing_seed_ == 0)
+    return Error(ReplicationErrc::not_primary, "by which seed its history spreads keys is not known here");
+  if (draws) {
     if (!primary_->departed() || primary_->fragmenting())
       return Error(ReplicationErrc::peer_busy, "what this node sent as a primary is not gone yet");
     const RoutingSeed* const seeds = options_.seeds;

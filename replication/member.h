@@ -189,6 +189,7 @@ class Member final : public Door, private ReplicaOwner, private PollSource {
   void tell_of_fetch();
   [[nodiscard]] Hello replica_hello() const;
   [[nodiscard]] bool still_so(const Hello& said) const;
+  [[nodiscard]] Status check_seed(const Hello& theirs) const;
   Status forget_history();
   [[nodiscard]] bool diverged(const Hello& theirs) const;
   [[nodiscard]] bool needs_snapshot(const Hello& theirs) const;

@@ -56,6 +56,7 @@ class EngineGroup {
   void close(std::uint32_t node) { engines_[node - 1].reset(); }
 
   [[nodiscard]] Engine& operator[](std::uint32_t node) const {
+    REQUIRE((node >= 1 && node <= shape_.nodes));
     REQUIRE(engines_[node - 1] != nullptr);
     return *engines_[node - 1];
   }

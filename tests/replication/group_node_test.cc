@@ -408,6 +408,29 @@ TEST_CASE("a primary hands over to one of the others, and nothing that was writt
   put_and_commit(rig, 3, "c");
 }
 
+TEST_CASE("who came by its memory without ever following learns by which seed keys are spread") {
+  GroupRig rig({3, 1});
+  rig.cut(1, 3, true);
+  // Node 1 cannot found without node 3, so it hears of it until the history has begun, and no longer.
+  rig.cut(1, 3, false);
+  REQUIRE(rig.pass_until(kGroupPatience, [&] {
+    if (rig.member(1).role() == MemberRole::leading) rig.cut(1, 3, true);
+    return rig.primary() == 1;
+  }));
+  rig.cut(1, 3, true);
+  REQUIRE(rig.pass_until(kGroupPatience, [&] { return rig.member(1).primary().nodes() == 1; }));
+  put_and_commit(rig, 1, "a");
+  REQUIRE(rig.pass_until(kGroupPatience, [&] { return rig.member(3).membership().memory(); }));
+  const std::uint64_t seed = rig.member(1).lineage().routing_seed;
+  rig.kill(1);
+  const auto promoted = promote(rig, 3);
+  REQUIRE(rig.pass_until(kGroupPatience, [&] { return promoted->has_value(); }));
+  CHECK(promoted->value());
+  CHECK(rig.member(3).lineage().routing_seed == seed);
+  CHECK(rig.table(3).map["a"].value == "of a");
+  CHECK(rig.pass_until(kGroupPatience, [&] { return rig.member(3).primary().nodes() == 1; }));
+}
+
 TEST_CASE("a c that was lowered can be raised again while all is well") {
   GroupRig rig({3, 1});
   REQUIRE(rig.pass_until(kGroupPatience, [&] { return rig.whole(); }));

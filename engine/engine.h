@@ -44,7 +44,7 @@ struct WriteOptions {
   AckLevel ack = AckLevel::applied;
   Duration timeout = seconds(5);
   /// How many replicas, counted by node, must have got so far; 1 to kAckReplicasMax. 0: Options::c of them,
-  /// at least one. In a group never fewer than commit a write.
+  /// at least one; in a group the primary's c, and with 0 it waits for nobody. There never fewer than that c.
   std::uint32_t replicas = 0;
 };
 

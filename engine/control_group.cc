@@ -111,12 +111,17 @@ std::string Group::missing() const {
   for (const auto& shard : context_.shards) {
     const ShardRole role = shard->role();
     if (role.memory && role.role != GroupRole::none) continue;
-    const std::string name = "shard " + std::to_string(role.shard.value) + ": ";
-    if (role.role != GroupRole::none) return name + "follows, and has not yet all that it may have promised";
-    const std::string all = std::to_string(context_.options.nodes.size());
-    return name + (role.memory ? "no primary was found; promote a node if none will come back"
-                               : "no primary was found, and no history; one begins once all " + all +
-                                     " nodes are there");
+    std::string text = "shard " + std::to_string(role.shard.value) + ": ";
+    if (role.role != GroupRole::none) {
+      text += "follows, and has not yet all that it may have promised";
+    } else if (role.memory) {
+      text += "no primary was found; promote a node if none will come back";
+    } else {
+      text += "no primary was found, and no history; one begins once all ";
+      text += std::to_string(context_.options.nodes.size());
+      text += " nodes are there";
+    }
+    return text;
   }
   return {};
 }

@@ -162,7 +162,7 @@ Error Shard::other_seed() const {
 
 Status Shard::await_memory(Instant deadline) {
   if (node_ == nullptr || has_memory()) return {};
-  const Status waited = group_changed_.wait_until([this] { return shut_ || has_memory(); }, deadline);
+  Status waited = group_changed_.wait_until([this] { return shut_ || has_memory(); }, deadline);
   if (shut_) return EngineErrc::closed;
   if (waited || waited.error() == ReactorErrc::cancelled) return waited;
   return Error(

@@ -58,7 +58,7 @@ Status GroupNode::start() {
   for (const GroupPeer& peer : options_.peers) {
     Peer& made = *peers_.emplace_back(std::make_unique<Peer>());
     made.at = peer;
-    if (const Status begun = spawn(made.fiber, "group peer", &GroupNode::visit, &made); !begun) {
+    if (Status begun = spawn(made.fiber, "group peer", &GroupNode::visit, &made); !begun) {
       stop();
       return begun;
     }

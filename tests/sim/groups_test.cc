@@ -169,6 +169,8 @@ TEST_CASE("sim/groups: production's code passes under all faults, and each of th
   // A load that was mostly refused, or that nobody looked at, would prove little.
   CHECK(calls.ok > 30 * kGroupSeeds);
   CHECK(calls.replica_reads > 50 * kGroupSeeds);
+  // The few seeds of a sanitized build are there for what the sanitizer sees.
+  if (kSanitized) return;
   CHECK(syncs.whole > 0);
   for (std::size_t i = 0; i < kFaultKinds; ++i) {
     const auto kind = static_cast<FaultKind>(i);

@@ -8,17 +8,14 @@
 
 #include "entry_tree.h"
 #include "run.h"
+#include "sanitized.h"
 
 using namespace tidelock;
 using namespace tidelock::sim;
 
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kGroupSeeds = 40;
-#else
-constexpr std::uint64_t kGroupSeeds = 300;
-#endif
+constexpr std::uint64_t kGroupSeeds = test::kSanitized ? 40 : 300;
 
 RunResult run_group(std::uint64_t seed, const Planted& planted = {}) {
   RunOptions options;
@@ -170,7 +167,7 @@ TEST_CASE("sim/groups: production's code passes under all faults, and each of th
   CHECK(calls.ok > 30 * kGroupSeeds);
   CHECK(calls.replica_reads > 50 * kGroupSeeds);
   // The few seeds of a sanitized build are there for what the sanitizer sees.
-  if (kSanitized) return;
+  if (test::kSanitized) return;
   CHECK(syncs.whole > 0);
   for (std::size_t i = 0; i < kFaultKinds; ++i) {
     const auto kind = static_cast<FaultKind>(i);

@@ -154,11 +154,11 @@ void Shard::start_wait(Call& call) {
 /// Then get() does not suspend, but for a lease that it may have to wait for.
 bool Shard::readable_at_once(const Call& call, ReadLevel level) const {
   if (node_) {
-    const GroupLog& log = member().log();
-    const bool held =
-        call.after.lsn == Lsn{} || log.line().holds(call.after.epoch, call.after.lsn, log.last_lsn());
-    const bool foreign = call.after.history != HistoryId{} && call.after.history != config_.history;
+    const bool held = call.after.lsn == Lsn{} || stands_for(call.after);
+    const bool foreign =
+        call.after.history != HistoryId{} && call.after.history != member().lineage().history;
     if (!has_memory() || !held || foreign) return false;
+    if (level != ReadLevel::any && member().log().spoiled()) return false;
   } else if (call.after.lsn != Lsn{} && primary_ == nullptr && replica_->applied_lsn() < call.after.lsn) {
     return false;
   }

@@ -15,6 +15,8 @@ std::string epoch_text(Epoch epoch) {
   return std::to_string(epoch.counter) + "." + std::to_string(epoch.node);
 }
 
+constexpr Duration kLookAgain = milliseconds(1);
+
 Error lost(const std::string& what) { return {EngineErrc::history_lost, what}; }
 
 }  // namespace
@@ -265,10 +267,15 @@ Result<Lsn> Shard::get_committed(std::uint64_t hash, Bytes key, std::string& val
   for (;;) {
     TL_TRY(await_group_visible(after, deadline));
     if (level == ReadLevel::linearizable) TL_TRY(asked_level(level));
-    // What the table shows then may be of entries that are in no log.
+    // What the table shows then may be of entries that are in no log. A snapshot mends it, if there is
+    // memory.
     if (member().log().spoiled()) {
-      TL_TRY(pause(deadline));
-      continue;
+      if (this_fiber::sleep_for(kLookAgain) == Wakeup::cancelled) return ReactorErrc::cancelled;
+      if (reactor_.now() < deadline) continue;
+      return Error(
+          ReactorErrc::deadline_exceeded,
+          "this node's table ran out of memory amid entries, and no snapshot has mended it yet: give it "
+          "more (Options::memory_bytes_max), or ask another node");
     }
     const Epoch led = primary_->epoch();
     Seen seen;

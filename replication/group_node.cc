@@ -215,11 +215,7 @@ void GroupNode::begin_attempt() {
   released_ = {};
   obstacle_.clear();
   // Whoever leads, and is to lead otherwise, hands over to itself: its epoch and its leases end first.
-  if (member_->role() == MemberRole::leading) {
-    const bool hands_over = what == AttemptAim::take_over;
-    member_->step_down("it is to lead anew");
-    if (!hands_over && !aim()) return;
-  }
+  if (member_->role() == MemberRole::leading) member_->step_down("it is to lead anew");
   attempt_ = std::make_unique<Attempt>(member_->membership(), what, options_.attempt, reactor_.random(),
                                        own_log(what), clock_.now());
   attempt_moved();
@@ -305,17 +301,12 @@ void GroupNode::role_changed(MemberRole role, const std::string& why) {
 }
 
 /// The candidate is about to lead, or to give up: it is the first to be looked at in either case.
-void GroupNode::promise_given(std::uint32_t node, Epoch epoch) {
-  static_cast<void>(epoch);
+void GroupNode::promise_given(std::uint32_t node, Epoch) {
   alone_since_ = reactor_.now();
   sooner(node);
 }
 
-void GroupNode::promise_void(std::uint32_t node, Epoch epoch, const std::string& why) {
-  static_cast<void>(epoch);
-  static_cast<void>(why);
-  sooner(node);
-}
+void GroupNode::promise_void(std::uint32_t node, Epoch, const std::string&) { sooner(node); }
 
 /// That one ended, and no other: by the time that this node can stand it may follow another.
 void GroupNode::asked_to_lead() {

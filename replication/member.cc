@@ -419,8 +419,11 @@ std::optional<Refusal> Member::found(HistoryId history, std::uint32_t counter) {
   return std::nullopt;
 }
 
-/// What comes from there is placed by its seed.
+/// What comes from there is placed by its seed, like what stays here.
 Status Member::check_seed(const Hello& theirs) const {
+  const bool goes_on = log_->last_lsn() != Lsn{} && !theirs.flags.snapshot;
+  if (goes_on && membership_.history() == theirs.history && routing_seed_ != theirs.routing_seed)
+    return Error(ReplicationErrc::malformed, "one history, and it spreads keys by two seeds");
   if (options_.seeds == nullptr || options_.seeds->takes(theirs.routing_seed)) return {};
   return Error(
       ReplicationErrc::refused,

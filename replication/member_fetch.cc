@@ -71,8 +71,6 @@ Status Member::fetch(ConnectedPeer peer, const Hello& said) {
     return refuse({ReplicationErrc::peer_busy, "what this node sent as a primary is not gone yet"});
   }
   if (const Status taken = check_seed(theirs); !taken) return refuse(taken.error());
-  if (routing_seed_ != 0 && routing_seed_ != theirs.routing_seed)
-    return refuse({ReplicationErrc::malformed, "one history has two routing seeds"});
   if (const Status started = peer.link->start(reactor_); !started) return refuse(started.error());
   routing_seed_ = theirs.routing_seed;
   log_->cut_to_whole();

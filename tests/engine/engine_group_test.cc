@@ -278,6 +278,41 @@ TEST_CASE("options that make no group are refused, with the reason") {
   refused(with([](Options& o) { o.lease = milliseconds(1); }), "lease");
 }
 
+TEST_CASE(
+    "a table that ran out of memory amid entries shows none of them to who asks for what is committed") {
+  GroupShape shape;
+  shape.last_memory = 512 << 10;
+  EngineGroup group(shape);
+  REQUIRE(group.whole());
+  const std::uint32_t first = group.leader() == 3 ? 1 : group.leader();
+  bring_together(group, first);
+  REQUIRE(group[first].put("small", "1").has_value());
+  std::string value;
+  REQUIRE(eventually([&] {
+    return group[3].get("small", value, {{}, {}, {}, kPatience, ReadLevel::committed}).has_value();
+  }));
+  // Many in a turn, so that they are applied several at a time.
+  const std::string filler(128, 'x');
+  std::atomic<int> under_way{0};
+  int key = 0;
+  const auto done = [](void* context, const Result<Receipt>&) { --*static_cast<std::atomic<int>*>(context); };
+  REQUIRE(eventually([&] {
+    for (int i = 0; i < 200; ++i) {
+      ++under_way;
+      if (!group[first].put_async(group_key(key++), filler, {AckLevel::local, kPatience, 0}, done,
+                                  &under_way))
+        --under_way;
+    }
+    return group[3].roles()[0].role == GroupRole::none;
+  }));
+  CHECK(eventually([&] { return under_way == 0; }));
+  // Expect: an answer by the deadline, from host threads, too, and what the node has can still be looked at.
+  const auto committed = group[3].get("small", value, {{}, {}, {}, milliseconds(200), ReadLevel::committed});
+  REQUIRE_FALSE(committed.has_value());
+  CHECK(committed.error() == ReactorErrc::deadline_exceeded);
+  CHECK(group[3].get("small", value, {{}, {}, {}, kPatience, ReadLevel::any}).has_value());
+}
+
 TEST_CASE("a planned switch-over under load: nothing that was acknowledged is lost, and writes go on") {
   GroupShape shape;
   shape.shards = 2;

@@ -19,6 +19,7 @@ struct GroupShape {
   std::uint32_t shards = 1;
   std::uint32_t c = 1;
   bool failover = false;
+  std::uint64_t last_memory = 0;  ///< of the last node's tables; 0: no limit
 };
 
 inline Options node_options(const std::vector<NodeAddress>& nodes, std::uint32_t node,
@@ -28,6 +29,7 @@ inline Options node_options(const std::vector<NodeAddress>& nodes, std::uint32_t
   options.node = node;
   options.c = shape.c;
   options.failover = shape.failover;
+  if (node == shape.nodes) options.memory_bytes_max = shape.last_memory;
   options.lease = milliseconds(100);
   options.heartbeat = milliseconds(20);
   options.link_timeout = seconds(5);

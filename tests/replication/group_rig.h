@@ -24,21 +24,6 @@
 
 namespace tidelock::test {
 
-/// A table that is small enough for one range.
-class WholeSource final : public SnapshotSource {
- public:
-  explicit WholeSource(const ShadowApplier& table) : table_(table) {}
-  std::uint64_t walk(std::uint64_t, std::size_t, Visit visit, void* context) const override {
-    for (const auto& [key, record] : table_.map)
-      visit(context, {as_bytes(key), as_bytes(record.value), {record.lsn}});
-    return 0;
-  }
-  bool find(Bytes, Record&) const override { return false; }
-
- private:
-  const ShadowApplier& table_;
-};
-
 class GroupRig {
  public:
   struct Shape {
@@ -211,7 +196,7 @@ class GroupRig {
     ReactorOptions fibers = Rig::small();
     Rig side{fibers};
     ShadowApplier table;
-    WholeSource source{table};
+    ShadowSource source{table};
     std::unique_ptr<GroupNode> node;
     std::vector<std::string> notes;
   };

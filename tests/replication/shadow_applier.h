@@ -1,4 +1,4 @@
-/// A table that takes snapshots, with the LSN of each record, for tests to look into.
+/// A table that takes snapshots and gives them, with the LSN of each record, for tests to look into.
 /// Thread:   one
 #pragma once
 
@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <tidelock/replication/replica.h>
+#include <tidelock/replication/snapshot_source.h>
 #include <tidelock/replication/snapshot_target.h>
 
 namespace tidelock::test {
@@ -102,6 +103,21 @@ class ShadowApplier final : public Applier, public SnapshotTarget {
   }
 
   std::string live_, shadow_live_, shadow_record_;
+};
+
+/// Sends that table: it is to be small enough for one range.
+class ShadowSource final : public SnapshotSource {
+ public:
+  explicit ShadowSource(const ShadowApplier& table) : table_(table) {}
+  std::uint64_t walk(std::uint64_t, std::size_t, Visit visit, void* context) const override {
+    for (const auto& [key, record] : table_.map)
+      visit(context, {as_bytes(key), as_bytes(record.value), {record.lsn}});
+    return 0;
+  }
+  bool find(Bytes, Record&) const override { return false; }
+
+ private:
+  const ShadowApplier& table_;
 };
 
 }  // namespace tidelock::test

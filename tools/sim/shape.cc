@@ -13,6 +13,25 @@ T one_of(Random& random, const T (&choices)[n]) {
   return choices[random.below(n)];
 }
 
+/// The same in all worlds, but for how slow a link may be.
+void draw_core_and_wire(Random& random, std::uint64_t bytes_a_second_least, Shape& shape) {
+  shape.node.reactor.prepared_fibers = 2;
+  shape.node.reactor.max_fibers = 128;
+  shape.node.reactor.max_operations = 16;
+  shape.node.reactor.source_budget = one_of(random, {1U, 4U, 64U});
+  shape.node.reactor.idle_looks = one_of(random, {1U, 8U});
+  shape.node.reactor.fiber_quota = one_of(random, {microseconds(20), microseconds(500)});
+  shape.node.reactor.flush_interval = one_of(random, {microseconds(2), microseconds(20)});
+  shape.node.reactor.stall_threshold =
+      one_of(random, {microseconds(100), microseconds(500), milliseconds(5)});
+
+  shape.wire.batch_slots = one_of(random, {4U, 16U, 64U});
+  shape.wire.control_slots = one_of(random, {4U, 16U});
+  shape.wire.bytes_a_second = bytes_a_second_least << random.below(8);
+  shape.wire.latency_least = draw_magnitude(random, nanoseconds(500), microseconds(20));
+  shape.wire.latency_most = shape.wire.latency_least * draw(random, 1, 8);
+}
+
 }  // namespace
 
 Shape draw_shape(WorldKind kind, const Streams& streams) {
@@ -33,21 +52,7 @@ Shape draw_shape(const Streams& streams) {
   shape.link_timeout = shape.heartbeat * draw(random, 5, 30);
 
   shape.node.spin = one_of(random, {Duration{0}, microseconds(50), microseconds(200)});
-  shape.node.reactor.prepared_fibers = 2;
-  shape.node.reactor.max_fibers = 128;
-  shape.node.reactor.max_operations = 16;
-  shape.node.reactor.source_budget = one_of(random, {1U, 4U, 64U});
-  shape.node.reactor.idle_looks = one_of(random, {1U, 8U});
-  shape.node.reactor.fiber_quota = one_of(random, {microseconds(20), microseconds(500)});
-  shape.node.reactor.flush_interval = one_of(random, {microseconds(2), microseconds(20)});
-  shape.node.reactor.stall_threshold =
-      one_of(random, {microseconds(100), microseconds(500), milliseconds(5)});
-
-  shape.wire.batch_slots = one_of(random, {4U, 16U, 64U});
-  shape.wire.control_slots = one_of(random, {4U, 16U});
-  shape.wire.bytes_a_second = 50'000'000ULL << random.below(8);
-  shape.wire.latency_least = draw_magnitude(random, nanoseconds(500), microseconds(20));
-  shape.wire.latency_most = shape.wire.latency_least * draw(random, 1, 8);
+  draw_core_and_wire(random, 50'000'000ULL, shape);
 
   Random group = streams.make("shape", 1);
   if (!one_in(group, 3)) shape.c = static_cast<std::uint32_t>(draw(group, 0, shape.replicas));
@@ -93,21 +98,7 @@ Shape draw_group_shape(const Streams& streams) {
   shape.group.pause_max = shape.group.pause * draw(random, 2, 8);
 
   shape.node.spin = one_of(random, {Duration{0}, Duration{0}, microseconds(50)});
-  shape.node.reactor.prepared_fibers = 2;
-  shape.node.reactor.max_fibers = 128;
-  shape.node.reactor.max_operations = 16;
-  shape.node.reactor.source_budget = one_of(random, {1U, 4U, 64U});
-  shape.node.reactor.idle_looks = one_of(random, {1U, 8U});
-  shape.node.reactor.fiber_quota = one_of(random, {microseconds(20), microseconds(500)});
-  shape.node.reactor.flush_interval = one_of(random, {microseconds(2), microseconds(20)});
-  shape.node.reactor.stall_threshold =
-      one_of(random, {microseconds(100), microseconds(500), milliseconds(5)});
-
-  shape.wire.batch_slots = one_of(random, {4U, 16U, 64U});
-  shape.wire.control_slots = one_of(random, {4U, 16U});
-  shape.wire.bytes_a_second = 10'000'000ULL << random.below(8);
-  shape.wire.latency_least = draw_magnitude(random, nanoseconds(500), microseconds(20));
-  shape.wire.latency_most = shape.wire.latency_least * draw(random, 1, 8);
+  draw_core_and_wire(random, 10'000'000ULL, shape);
   return shape;
 }
 
